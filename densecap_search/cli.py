@@ -1,0 +1,550 @@
+"""The command line ``densecap``: parse, call one workflow, print. Workflows are imported inside the commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from densecap_search import __version__, config
+from densecap_search.errors import ConfigError, DensecapError
+from densecap_search.talk import Advance, Talk
+
+if TYPE_CHECKING:
+    from densecap_search.collection.records import Collection, Skipped
+    from densecap_search.evaluation.evaluate import Report
+    from densecap_search.retrieval.searcher import Hit
+
+F = TypeVar("F", bound=Callable[..., Any])
+LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
+SHOWN_SKIPS = 10
+
+
+class _Group(click.Group):
+    """Errors that a user can mend become one line on stderr and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DensecapError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("Stopped.", err=True)
+            ctx.exit(1)
+
+
+def _model_options(command: F) -> F:
+    """--model, --pretrained, --arch and --device, for commands that encode."""
+    for option in reversed((
+        click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
+                     "hf-hub:…, local-dir:…, or a checkpoint file."),
+        click.option("--pretrained", metavar="W", help="Weights for an open_clip name: a tag, a file, or random."),
+        click.option("--arch", metavar="NAME", help="Architecture of a checkpoint file whose keys do not tell."),
+        click.option("--device", type=click.Choice(config.DEVICES), default="auto", show_default=True),
+    )):
+        command = option(command)
+    return command
+
+
+def _collection_options(command: F) -> F:
+    """Which columns of a table to read."""
+    for option in reversed((
+        click.option("--image-column", metavar="NAME", help="The column that names the picture."),
+        click.option("--caption-column", metavar="NAME", help="The column that holds the caption."),
+    )):
+        command = option(command)
+    return command
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="densecap")
+def main() -> None:
+    """Fine-tune CLIP on pictures with long captions, index them, and search them in your own words.
+
+    \b
+    densecap demo                                   see it all on a generated archive
+    densecap finetune photos/ -o runs/mine          fine-tune on a folder with side files, or a table
+    densecap index photos/ --model runs/mine -o indexes/mine
+    densecap search indexes/mine "two red boats before a lighthouse at dawn, …"
+    densecap serve indexes/mine                     the same in a page
+    densecap evaluate photos/ --model runs/mine     retrieval figures on the test split
+    """
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="densecap-demo")
+@click.option("--bursts", type=click.IntRange(12), default=180, show_default=True, help="Bursts of near-duplicates.")
+@click.option("--seed", type=int, default=0, show_default=True)
+def demo(folder: Path, bursts: int, seed: int) -> None:
+    """Generate an archive, fine-tune the starter on it, index it, and show what changed.
+
+    Everything is written below FOLDER (default: densecap-demo).
+
+    \b
+    densecap demo
+    densecap demo /tmp/demo --bursts 60
+    """
+    from densecap_search.experiments.demo import run_demo
+
+    outcome = run_demo(folder, bursts=bursts, seed=seed, talk=_talk())
+    _print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
+    hit = outcome.example
+    click.echo(f"\nA test caption:\n  {outcome.query}\nfinds {hit.image_id} first (score {hit.score:.3f}).")
+    click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {outcome.index}")
+
+
+@main.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A .jsonl file.")
+@_collection_options
+def export(collection: Path, output: Path, image_column: str | None, caption_column: str | None) -> None:
+    """Read any collection and write it again as JSON Lines.
+
+    \b
+    densecap export photos/ -o photos.jsonl
+    densecap export table.csv --caption-column beschreibung -o table.jsonl
+    """
+    from densecap_search.collection.export import export_jsonl
+
+    found = _read(collection, image_column, caption_column)
+    export_jsonl(found, output)
+    click.echo(f"{len(found)} pictures written to {output}")
+
+
+@main.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The run folder to make.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="Settings in YAML.")
+@_model_options
+@_collection_options
+@click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: hn_clip.")
+@click.option("--gamma", type=float, help="Margin per caption similarity. Default: 0.5.")
+@click.option("--tune", type=click.Choice(config.TUNE_MODES), help="What trains.")
+@click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
+@click.option("--epochs", type=int)
+@click.option("--lr", type=float, help="Peak learning rate.")
+@click.option("--context-length", type=int, help="Text window in tokens. Default: 248 for CLIP's text towers.")
+@click.option("--checkpoint", type=click.Choice(["best", "last"]), help="Keep the best on validation, or the last.")
+@click.option("--precision", type=click.Choice(config.PRECISIONS))
+@click.option("--seed", type=int)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of the settings file.")
+@click.option("--resume", is_flag=True, help="Continue the run in the folder.")
+@click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
+def finetune(collection: Path, output: Path, config_file: Path | None, resume: bool, strict: bool,
+             settings: tuple[str, ...], **options: Any) -> None:
+    """Fine-tune a model on a collection; the run folder then is a model for every other command.
+
+    COLLECTION is a folder of pictures with text files of the same name, or a CSV, TSV, JSONL or JSON table.
+    Pictures are split by the column `split`, or 10 % val and 10 % test are set aside.
+
+    \b
+    densecap finetune photos/ -o runs/mine
+    densecap finetune table.csv --config configs/vit-b-16.yaml -o runs/b16
+    densecap finetune table.csv --model ViT-B-16 --pretrained openai --batch-size 64 -o runs/b16
+    densecap finetune table.csv --model starter --objective info_nce --set train.lr=5e-4 -o runs/plain
+    densecap finetune table.csv --resume -o runs/b16
+    """
+    from densecap_search.training.loop import CONFIG
+    from densecap_search.training.loop import finetune as run_finetune
+
+    overrides = [(_SETTING_OF_OPTION[name], value) for name, value in options.items()
+                 if value is not None and not (name == "device" and value == "auto")]
+    overrides += [config.parse_setting(text) for text in settings]
+    if resume:
+        chosen = _resumed_config(output / CONFIG, config_file, overrides)
+    else:
+        chosen = config.load_config(config_file, overrides)
+    found = _read(collection, chosen.data.image_column, chosen.data.caption_column)
+    summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=_talk())
+    _tell_skipped(summary.skipped[len(found.skipped):])
+    if summary.zero_shot and summary.kept:
+        _print_epochs([("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)])
+    if summary.zero_shot and summary.kept_epoch == 0:
+        click.echo("No epoch was better on validation than the model before training: that one was kept.")
+    click.echo(f"{summary.steps} steps in {summary.seconds:.0f} s. The model is {output}. Next:\n"
+               f"  densecap evaluate {collection} --model {output}\n"
+               f"  densecap index {collection} --model {output} -o indexes/{output.name}")
+
+
+_SETTING_OF_OPTION = {
+    "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
+    "context_length": "model.context_length", "image_column": "data.image_column",
+    "caption_column": "data.caption_column", "objective": "train.objective", "gamma": "train.gamma",
+    "tune": "train.tune", "batch_size": "train.batch_size", "epochs": "train.epochs", "lr": "train.lr",
+    "checkpoint": "train.checkpoint", "precision": "train.precision", "device": "train.device", "seed": "train.seed",
+}
+
+
+def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple[str, Any]]) -> config.RunConfig:
+    """The run's own settings; what is given again must agree with them."""
+    before = config.load_config(saved)
+    again = config.load_config(saved if config_file is None else config_file, overrides)
+    differing = [
+        f"{section}.{key} is {getattr(getattr(before, section), key)}, not {value}"
+        for section, values in asdict(again).items() for key, value in values.items()
+        if getattr(getattr(before, section), key) != value
+    ]
+    if differing:
+        raise ConfigError(f"--resume continues the run as it was begun, where {'; '.join(differing)}; "
+                          "leave these options out, or train anew into another folder")
+    return before
+
+
+@main.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The index folder.")
+@_model_options
+@_collection_options
+@click.option("--type", "kind", type=click.Choice(["auto", "flat"]), default="auto", show_default=True)
+@click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
+@click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
+def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+          device: str, image_column: str | None, caption_column: str | None, kind: str, precision: str,
+          strict: bool) -> None:
+    """Make an index of a collection or a folder of pictures, or bring it up to date.
+
+    Run again, it encodes only pictures that are new or changed, and drops those that are gone.
+
+    \b
+    densecap index photos/ --model runs/mine -o indexes/mine
+    densecap index table.csv --model starter -o indexes/table
+    """
+    from densecap_search.model.sources import load_encoder
+    from densecap_search.retrieval.indexing import update_index
+
+    talk = _talk()
+    found = _read(collection, image_column, caption_column)
+    model = _model(output, model_name, pretrained, arch)
+    encoder = load_encoder(**model, device=device, precision=precision)
+    talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
+    started = time.monotonic()
+    summary = update_index(found, encoder, model, output, kind="flat" if kind == "auto" else kind, strict=strict,
+                           talk=talk)
+    _tell_skipped(summary.skipped[len(found.skipped):])
+    if summary.rebuilt_for:
+        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model['name']}.")
+    state = "written" if summary.changed else "up to date"
+    click.echo(f"{output}: {len(summary.index.entries)} pictures {state} ({summary.encoded} encoded, "
+               f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
+               f"in {time.monotonic() - started:.1f} s")
+
+
+def _model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None) -> dict[str, Any]:
+    """The keywords of load_encoder; without --model those of the index that is being updated."""
+    from densecap_search.retrieval.index import is_index, load_index
+
+    if name is None:
+        if pretrained or arch:
+            raise ConfigError("--pretrained and --arch go with --model")
+        if index_folder is not None and is_index(index_folder):
+            return load_index(index_folder).manifest.model
+        raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
+    if Path(name).expanduser().exists():
+        name = str(Path(name).expanduser().resolve())
+    return {"name": name.strip(), **{k: v for k, v in (("pretrained", pretrained), ("arch", arch)) if v}}
+
+
+@main.command()
+@click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
+@click.argument("caption", required=False)
+@click.option("--image", type=click.Path(path_type=Path, dir_okay=False), help="Search by a picture.")
+@click.option("--queries", type=click.Path(path_type=Path, dir_okay=False),
+              help="A text file with a caption a line, or a JSON list of captions.")
+@click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
+@_model_options
+def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, k: int,
+           output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
+           device: str) -> None:
+    """Find the pictures of an index that a caption describes.
+
+    \b
+    densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
+    densecap search indexes/mine --queries captions.txt -k 50 --output hits.csv
+    densecap search indexes/mine --image photo.jpg
+    """
+    from densecap_search.retrieval.searcher import open_searcher
+
+    if sum(value is not None for value in (caption, image, queries)) != 1:
+        raise click.UsageError("give one of: a caption, --image FILE, --queries FILE")
+    if output and output.suffix.lower() not in (".csv", ".jsonl"):
+        raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
+    model = _model(None, model_name, pretrained, arch) if model_name else None
+    searcher = open_searcher(index_folder, model=model, device=device)
+    if image is not None:
+        results = [(str(image), searcher.by_image(image, k))]
+    else:
+        captions = [caption] if caption is not None else _read_queries(queries)
+        hits, truncation = searcher.by_captions(captions, k)
+        if truncation.truncated:
+            click.echo(str(truncation), err=True)
+        results = list(zip(captions, hits, strict=True))
+    if output:
+        _write_hits(output, results)
+        count = sum(len(hits) for _, hits in results)
+        click.echo(f"{count} hits of {len(results)} queries written to {output}", err=True)
+    if as_json:
+        for row in _hit_rows(results):
+            click.echo(json.dumps(row, ensure_ascii=False))
+    elif not output:
+        for query, found in results:
+            _print_hits(query, found, titled=len(results) > 1)
+
+
+def _read_queries(path: Path | None) -> list[str]:
+    from densecap_search.collection.readers import decode
+
+    assert path is not None
+    try:
+        text = decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
+    if text.lstrip().startswith("["):
+        try:
+            captions = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{path} is not a JSON list: {error}") from error
+        if not all(isinstance(caption, str) for caption in captions):
+            raise ConfigError(f"{path} must be a JSON list of texts")
+    else:
+        captions = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    if not captions:
+        raise ConfigError(f"{path} holds no query")
+    return list(captions)
+
+
+@main.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@_model_options
+@_collection_options
+@click.option("--against", multiple=True, metavar="M2", help="Another model, measured on the same pictures.")
+@click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
+@click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
+def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+             image_column: str | None, caption_column: str | None, against: tuple[str, ...], split: str,
+             precision: str, as_json: bool) -> None:
+    """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank.
+
+    \b
+    densecap evaluate photos/ --model runs/mine
+    densecap evaluate table.csv --model runs/mine --against starter --split val,test
+    densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
+    """
+    from densecap_search.collection.splits import select_splits
+    from densecap_search.evaluation.evaluate import evaluate as run_evaluate
+    from densecap_search.model.sources import load_encoder
+    from densecap_search.training.loop import read_splits
+
+    found = _read(collection, image_column, caption_column)
+    names = [name.strip() for name in split.split(",") if name.strip()]
+    first = _model(None, model_name, pretrained, arch)
+    models = [first, *({"name": name} for name in against)]
+    chosen, _ = read_splits(Path(first["name"]))
+    records = select_splits(found, names, chosen)
+    reports = []
+    for model in models:
+        encoder = load_encoder(**model, device=device, precision=precision)
+        _, trained = read_splits(Path(model["name"]))
+        reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
+                                    trained_hashes=trained, talk=_talk()))
+    _tell_skipped(reports[0].skipped)
+    if as_json:
+        for report in reports:
+            click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        return
+    _print_reports(reports, [str(model["name"]) for model in models])
+
+
+@main.command()
+@click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
+@_model_options
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True)
+def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+          host: str, port: int) -> None:
+    """Open a page that searches an index.
+
+    \b
+    densecap serve indexes/mine
+    densecap serve indexes/mine --host 0.0.0.0 --port 8080
+    """
+    from densecap_search.retrieval.searcher import open_searcher
+    from densecap_search.ui.app import launch
+
+    model = _model(None, model_name, pretrained, arch) if model_name else None
+    searcher = open_searcher(index_folder, model=model, device=device)
+    click.echo(f"{len(searcher.index.entries)} pictures; open http://{host}:{port} (Ctrl-C ends)", err=True)
+    launch(searcher, host=host, port=port)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
+def models(as_json: bool) -> None:
+    """List what can be named with --model, and which weights are on this machine.
+
+    \b
+    densecap models
+    densecap models --json
+    """
+    from densecap_search.model.catalogue import list_models
+
+    rows = list_models()
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(asdict(row)))
+        return
+    _table(["model", "--pretrained", "on this machine"],
+           [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])
+    click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), hf-hub:…, local-dir:….")
+
+
+def _read(path: Path, image_column: str | None, caption_column: str | None) -> Collection:
+    from densecap_search.collection.readers import read_collection
+
+    found = read_collection(path, image_column=image_column, caption_column=caption_column)
+    _tell_skipped(found.skipped)
+    if not found.records:
+        raise DensecapError(f"{path} holds no picture that can be used; "
+                            f"{len(found.skipped)} were skipped" if found.skipped else f"{path} holds no pictures")
+    return found
+
+
+def _tell_skipped(skipped: Sequence[Skipped]) -> None:
+    if skipped:
+        click.echo(f"{len(skipped)} skipped:", err=True)
+        for skip in skipped[:SHOWN_SKIPS]:
+            click.echo(f"  {skip}", err=True)
+        if len(skipped) > SHOWN_SKIPS:
+            click.echo(f"  … and {len(skipped) - SHOWN_SKIPS} more", err=True)
+
+
+def _print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
+    first = reports[0]
+    click.echo(f"{first.collection}, split {', '.join(first.splits)}: {first.text_to_image.gallery} pictures, "
+               f"{first.image_to_text.gallery} captions; {first.rule}.")
+    rows = []
+    for report, name in zip(reports, names, strict=True):
+        for direction, label in ((report.text_to_image, "text→image"), (report.image_to_text, "image→text")):
+            figures = [f"{figure.value:.3f}" if metric == "MRR" else f"{figure.value:.1f}"
+                       for metric, figure in direction.figures.items()]
+            r1 = direction.figures["R@1"]
+            rows.append([name, label, *figures, f"{direction.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}"])
+    _table(["model", "direction", *first.text_to_image.figures, "median rank", "R@1, 95 % interval"], rows)
+    for report, name in zip(reports, names, strict=True):
+        notes = [str(report.truncation)]
+        ties = report.text_to_image.ties + report.image_to_text.ties
+        if ties:
+            notes.append(f"{ties} queries tie with a wrong answer (counted half)")
+        if report.trained_on:
+            notes.append(f"{report.trained_on} of these pictures were trained on")
+        click.echo(f"{name}: {'; '.join(notes)}.")
+
+
+def _print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
+    metrics = list(rows[0][1]["text_to_image"])
+    _table(["validation", *(f"{arrow} {metric}" for arrow in ("t→i", "i→t") for metric in metrics)],
+           [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
+                     for metric in metrics)] for name, figures in rows])
+
+
+def _print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
+    if titled:
+        click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
+    _table(["rank", "score", "picture", "caption"],
+           [[str(hit.rank), f"{hit.score:.3f}", hit.image, _shortened(hit.caption)] for hit in hits])
+
+
+def _shortened(caption: str, length: int = 120) -> str:
+    line = " ".join(caption.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def _hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str, Any]]:
+    for number, (query, hits) in enumerate(results, start=1):
+        for hit in hits:
+            yield {"query_number": number, "query": query, **asdict(hit)}
+
+
+def _write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
+    import io
+
+    from densecap_search.files import write_text
+
+    rows = list(_hit_rows(results))
+    if path.suffix.lower() == ".jsonl":
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        return
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["query_number", "query", "rank", "score", "image_id", "image", "caption"])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width).print(table)
+
+
+def _talk() -> Talk:
+    """Sentences and progress on stderr: bars on a terminal, a line every few seconds in a log."""
+    return Talk(say=lambda sentence: click.echo(sentence, err=True), progress=_bar if sys.stderr.isatty() else _lines)
+
+
+@contextmanager
+def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Any:
+            return f"{task.speed or 0:.1f} {unit}/s"
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.advance(task, steps)
+
+
+@contextmanager
+def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
+    started = said = time.monotonic()
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done, said
+        done = min(total, done + steps)
+        now = time.monotonic()
+        if now - said < LOG_SECONDS or not done:
+            return
+        said = now
+        rate = done / (now - started)
+        left = (total - done) / rate
+        click.echo(f"{what}: {done} of {total} {unit}, {rate:.1f} {unit}/s, {left:.0f} s left", err=True)
+
+    yield advance

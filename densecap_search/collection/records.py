@@ -1,0 +1,81 @@
+"""What a collection is made of. Checked where it is made, so that nobody downstream needs to doubt it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from densecap_search.errors import CollectionError
+from densecap_search.files import hash_text
+
+
+@dataclass(frozen=True)
+class Record:
+    """One picture and everything its owner said about it.
+
+    captions: as written, in their order; empty means that it can be indexed but not trained on.
+    group: pictures that share it are the same picture; never each other's negatives.
+    burst: near-duplicates that are different pictures; kept on one side of a split, and negatives.
+    rows: the input rows (from 1) that it was made of.
+    """
+
+    image_id: str
+    image: Path
+    captions: tuple[str, ...] = ()
+    split: str | None = None
+    group: str | None = None
+    burst: str | None = None
+    columns: Mapping[str, str | int | float] = field(default_factory=dict)
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A picture or row that was left out, and why. ``row`` counts from 1; None where a file was the input."""
+
+    path: str
+    reason: str
+    row: int | None = None
+
+    def __str__(self) -> str:
+        place = f"row {self.row}: " if self.row is not None else ""
+        return f"{place}{self.path}: {self.reason}" if self.path else f"{place}{self.reason}"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Pictures with captions; image_ids are unique, and no input row is named twice."""
+
+    name: str
+    records: tuple[Record, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    def __post_init__(self) -> None:
+        first: dict[str, Record] = {}
+        for record in self.records:
+            twin = first.setdefault(record.image_id, record)
+            if twin is not record:
+                raise CollectionError(
+                    f"{self.name}: the id {record.image_id!r} names two pictures, {twin.image} and {record.image}; "
+                    "give each picture its own id"
+                )
+        rows = [row for record in self.records for row in record.rows]
+        rows += [skip.row for skip in self.skipped if skip.row is not None]
+        if len(rows) != len(set(rows)):
+            raise AssertionError(f"{self.name}: an input row is named twice")
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def captioned(self) -> tuple[Record, ...]:
+        """The records that can be trained on."""
+        return tuple(record for record in self.records if record.captions)
+
+    def fingerprint(self) -> str:
+        """A hash of ids, captions and splits: what a report needs to say which collection it saw."""
+        lines = sorted(
+            hash_text(record.image_id, record.split or "", *record.captions) for record in self.records
+        )
+        return hash_text(*lines)

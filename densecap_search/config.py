@@ -1,0 +1,217 @@
+"""Settings of a run: a YAML file and ``--set key=value`` become frozen dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from densecap_search.errors import ConfigError
+
+OBJECTIVE_NAMES = ("info_nce", "hn_clip")
+TUNE_MODES = ("full", "heads")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which columns to read, and how much to set aside where the table names no split."""
+
+    image_column: str | None = None
+    caption_column: str | None = None
+    val_share: float = 0.1
+    test_share: float = 0.1
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which encoder to start from; the same words as ``--model``, ``--pretrained`` and ``--arch``."""
+
+    name: str = "starter"
+    pretrained: str | None = None
+    arch: str | None = None
+    context_length: int | None = None  # tokens; None: 248 for causal CLIP towers, others keep their own
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train. None means: the value of TUNE_DEFAULTS for this tune mode."""
+
+    objective: str = "hn_clip"
+    gamma: float = 0.5  # cosine units per unit of caption similarity
+    tune: str | None = None  # None: heads for the starter, full for everything else
+    batch_size: int | None = None  # pairs that are each other's negatives
+    epochs: int | None = None
+    lr: float | None = None
+    weight_decay: float = 0.05
+    warmup: float = 0.1  # share of all steps
+    max_grad_norm: float = 1.0
+    logit_scale: str = "learned"  # or "frozen"
+    init_logit_scale: float | None = None  # s to start from, 1 to 100; None: the model's own
+    checkpoint: str = "best"  # by validation, or "last"
+    seed: int = 0
+    precision: str = "auto"
+    device: str = "auto"
+    workers: int | None = None  # threads that decode pictures; None: one a core, at most 8
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of one fine-tuning run, in the sections of the YAML file."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+TUNE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "heads": {"batch_size": 128, "epochs": 30, "lr": 5e-4},
+    "full": {"batch_size": 32, "epochs": 10, "lr": 1e-5},
+}
+
+
+def load_config(file: Path | None = None, overrides: Sequence[tuple[str, Any]] = ()) -> RunConfig:
+    """Read a YAML file (or none) and apply overrides, pairs of dotted key and value, in their order."""
+    tree: dict[str, Any] = _read_yaml(file) if file else {}
+    if isinstance(tree.get("model"), str):
+        tree["model"] = {"name": tree["model"]}  # `model: starter` is what people write first
+    config = _build(RunConfig, tree, "")
+    for key, value in overrides:
+        config = _replace(config, key.split("."), value, key)
+    return check(config)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """``train.lr=1e-4`` → ``("train.lr", 1e-4)``; the value is read as YAML."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes key=value, not {text!r}; for example --set train.lr=1e-4")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {key.strip()}: {value!r} is not a YAML value") from error
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The settings as a YAML file that :func:`load_config` reads back to an equal object."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+
+
+def with_tune_defaults(train: TrainConfig, default_tune: str) -> TrainConfig:
+    """Fill what was left open with the values that suit the tune mode."""
+    tune = train.tune or default_tune
+    missing = {key: value for key, value in TUNE_DEFAULTS[tune].items() if getattr(train, key) is None}
+    return dataclasses.replace(train, tune=tune, **missing)
+
+
+def check(config: RunConfig) -> RunConfig:
+    """Refuse values that cannot be, by name."""
+    train, data = config.train, config.data
+    _one_of("train.objective", train.objective, OBJECTIVE_NAMES)
+    _one_of("train.tune", train.tune, (None, *TUNE_MODES))
+    _one_of("train.precision", train.precision, PRECISIONS)
+    _one_of("train.device", train.device, DEVICES)
+    _one_of("train.logit_scale", train.logit_scale, ("learned", "frozen"))
+    _one_of("train.checkpoint", train.checkpoint, ("best", "last"))
+    _within("train.gamma", train.gamma, 0, 10)
+    _within("train.batch_size", train.batch_size, 1, None)
+    _within("train.epochs", train.epochs, 1, None)
+    _within("train.lr", train.lr, 0, None)
+    _within("train.weight_decay", train.weight_decay, 0, None)
+    _within("train.warmup", train.warmup, 0, 1)
+    _within("train.max_grad_norm", train.max_grad_norm, 0, None)
+    _within("train.init_logit_scale", train.init_logit_scale, 1, 100)
+    _within("train.workers", train.workers, 0, None)
+    _within("data.val_share", data.val_share, 0, 0.9)
+    _within("data.test_share", data.test_share, 0, 0.9)
+    _within("model.context_length", config.model.context_length, 3, None)
+    return config
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file} must hold sections ({', '.join(_fields(RunConfig))}), not a {type(tree).__name__}")
+    return tree
+
+
+def _fields(kind: type) -> dict[str, dataclasses.Field[Any]]:
+    return {item.name: item for item in dataclasses.fields(kind)}
+
+
+def _build(kind: type, tree: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from a mapping, every value checked against its annotation."""
+    known, hints = _fields(kind), typing.get_type_hints(kind)
+    values = {}
+    for key, value in tree.items():
+        name = f"{where}{key}"
+        if key not in known:
+            raise ConfigError(f"unknown key {name}; known keys here: {', '.join(sorted(known))}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{name} must be a section with keys, not {value!r}")
+            values[key] = _build(typing.cast(type, hints[key]), value, f"{name}.")
+        else:
+            values[key] = _coerce(name, value, hints[key])
+    return kind(**values)
+
+
+def _replace(config: Any, path: Sequence[str], value: Any, name: str) -> Any:
+    key, known = path[0], _fields(type(config))
+    if key not in known:
+        raise ConfigError(f"unknown key {name}; known keys here: {', '.join(sorted(known))}")
+    current = getattr(config, key)
+    if len(path) > 1:
+        if not dataclasses.is_dataclass(current):
+            raise ConfigError(f"unknown key {name}; {key} has no keys below it")
+        return dataclasses.replace(config, **{key: _replace(current, path[1:], value, name)})
+    if dataclasses.is_dataclass(current):
+        raise ConfigError(f"{name} is a section; set one of its keys: {', '.join(sorted(_fields(type(current))))}")
+    return dataclasses.replace(config, **{key: _coerce(name, value, typing.get_type_hints(type(config))[key])})
+
+
+def _coerce(name: str, value: Any, hint: Any) -> Any:
+    """The value as its annotation wants it; YAML reads 1e-4 as text, and people quote numbers."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in kinds:
+        return None
+    kind = next(item for item in kinds if item is not types.NoneType)
+    wrong = ConfigError(f"{name} must be {_KIND_WORDS[kind]}, not {value!r}")
+    if isinstance(value, bool) or value is None:
+        raise wrong
+    try:
+        converted = kind(value.strip() if isinstance(value, str) else value)
+    except (TypeError, ValueError) as error:
+        raise wrong from error
+    if kind is int and isinstance(value, float) and value != converted:
+        raise wrong
+    return converted
+
+
+_KIND_WORDS = {int: "a whole number", float: "a number", str: "text"}
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(str(a) for a in allowed if a)}, not {value!r}")
+
+
+def _within(name: str, value: float | None, low: float, high: float | None) -> None:
+    if value is None or (low <= value and (high is None or value <= high)):
+        return
+    allowed = f"{low} or more" if high is None else f"from {low} to {high}"
+    raise ConfigError(f"{name} must be {allowed}, not {value}")

@@ -1,0 +1,101 @@
+"""Ranks → figures. numpy only; METRICS is the one place for the next metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+BLOCK_SCORES = 1 << 24  # scores in memory at once: 64 MiB of float32
+RESAMPLES = 1000
+INTERVAL = (2.5, 97.5)  # percentiles
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """For each query: the rank (from 1) of its best positive, and how many negatives tie with it."""
+
+    rank: Floats
+    ties: Ints
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over queries with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def _recall_at(k: int) -> Callable[[Floats], Floats]:
+    return lambda rank: np.where(rank <= k, 100.0, 0.0)
+
+
+# name → what one query adds to the mean, from its rank
+METRICS: Mapping[str, Callable[[Floats], Floats]] = {
+    "R@1": _recall_at(1),
+    "R@5": _recall_at(5),
+    "R@10": _recall_at(10),
+    "MRR": lambda rank: 1.0 / rank,
+}
+
+MEANINGS = {
+    "R@k": "share of queries, in percent, whose right answer is among the first k",
+    "MRR": "mean of 1 / rank of the right answer",
+    "median_rank": "half of the queries have their right answer at this rank or better",
+}
+
+
+def rank_queries(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float32],
+                 query_labels: Ints, gallery_labels: Ints) -> Ranks:
+    """Ranks of the right answers by cosine.
+
+    queries [Q, D], gallery [N, D]: unit rows. An item of the gallery is right for a query if their labels are equal.
+    rank = 1 + wrong items that score higher than the best right one + half of the wrong ones that score the same,
+    in float32. Scores are computed in blocks of bounded memory.
+    """
+    queries, gallery = np.asarray(queries, np.float32), np.asarray(gallery, np.float32)
+    rank = np.empty(len(queries), np.float64)
+    ties = np.empty(len(queries), np.int64)
+    step = max(1, BLOCK_SCORES // max(1, len(gallery)))
+    for start in range(0, len(queries), step):
+        block = slice(start, start + step)
+        scores = queries[block] @ gallery.T
+        right = query_labels[block, None] == gallery_labels[None, :]
+        best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)
+        ties[block] = ((scores == best) & ~right).sum(axis=1)
+        rank[block] = 1 + ((scores > best) & ~right).sum(axis=1) + ties[block] / 2
+    return Ranks(rank, ties)
+
+
+def summarise(ranks: Ranks, clusters: Ints, *, seed: int = 0) -> dict[str, Figure]:
+    """Every metric with a bootstrap interval; queries of one cluster (a picture) are drawn together."""
+    return {name: _bootstrap(contribution(ranks.rank), clusters, seed) for name, contribution in METRICS.items()}
+
+
+def mean_figures(ranks: Ranks) -> dict[str, float]:
+    """Every metric without intervals."""
+    return {name: float(contribution(ranks.rank).mean()) for name, contribution in METRICS.items()}
+
+
+def median_rank(ranks: Ranks) -> float:
+    """The median of the ranks."""
+    return float(np.median(ranks.rank))
+
+
+def _bootstrap(values: Floats, clusters: Ints, seed: int) -> Figure:
+    _, member = np.unique(clusters, return_inverse=True)
+    sums, sizes = np.bincount(member, values), np.bincount(member)
+    generator = np.random.default_rng(seed)
+    count = len(sums)
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = generator.integers(count, size=count)
+        means.append(sums[drawn].sum() / sizes[drawn].sum())
+    low, high = np.percentile(means, INTERVAL)
+    return Figure(float(values.mean()), float(low), float(high))

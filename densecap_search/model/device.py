@@ -1,0 +1,44 @@
+"""Where tensors live and how precisely they are computed."""
+
+from __future__ import annotations
+
+import torch
+
+from densecap_search.errors import ConfigError
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """``auto`` takes cuda, then mps, then cpu; a device that is not there is an error by name."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
+    if not available.get(name.split(":")[0], False):
+        present = ", ".join(kind for kind, there in available.items() if there)
+        raise ConfigError(f"there is no {name} on this machine; devices here: {present}")
+    return torch.device(name)
+
+
+def choose_precision(requested: str, device: torch.device, *, exact: bool = False) -> str:
+    """fp32, bf16 or fp16 for a device.
+
+    ``auto`` is fp32 on cpu and mps and where exact is set (evaluation), else the fastest that cuda has.
+    What a device cannot do well is refused here, before any data are read.
+    """
+    if requested == "auto":
+        if device.type != "cuda" or exact:
+            return "fp32"
+        return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    if requested != "fp32" and device.type == "mps":
+        raise ConfigError(f"--precision {requested} is not supported on mps; use fp32")
+    if requested == "fp16" and device.type == "cpu":
+        raise ConfigError("--precision fp16 is not supported on cpu; use fp32 or bf16")
+    return requested
+
+
+def describe(device: torch.device) -> str:
+    """The device in words for a person."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else device.type

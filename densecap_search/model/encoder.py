@@ -1,0 +1,233 @@
+"""DualEncoder: pictures and captions in, unit vectors of one shared space out."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import open_clip
+import torch
+from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from open_clip.transformer import TextTransformer
+from PIL import Image
+from torch import Tensor, nn
+
+from densecap_search.collection.images import DECODER_VERSION
+from densecap_search.errors import ModelError
+from densecap_search.files import HASH_BYTES, hash_text
+from densecap_search.model import window
+from densecap_search.model.device import AUTOCAST_DTYPES
+from densecap_search.model.heads import HeadSlot, head_slot
+
+Tower = Literal["image", "text"]
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """All that, beside the weights, makes an encoder: enough to build it again.
+
+    source: where it came from, in words (``starter``, ``ViT-B-16 (openai)``); not part of the fingerprint.
+    model_cfg: open_clip's model configuration; names of Hugging Face folders in it are replaced at load time.
+    starter_heads: tower → arguments of :class:`SkipHead`, where such heads replace open_clip's own.
+    """
+
+    source: str
+    model_cfg: dict[str, Any]
+    preprocess: dict[str, Any]
+    context_length: int
+    starter_heads: dict[str, Any] | None = None
+
+    def identity(self) -> str:
+        """What of it decides the vectors, as text."""
+        model_cfg = copy.deepcopy(self.model_cfg)
+        for key in ("hf_model_name", "hf_tokenizer_name", "hf_model_pretrained"):
+            model_cfg.get("text_cfg", {}).pop(key, None)
+        model_cfg.get("vision_cfg", {}).pop("timm_model_pretrained", None)
+        parts = [model_cfg, self.preprocess, self.context_length, self.starter_heads, DECODER_VERSION]
+        return json.dumps(parts, sort_keys=True, default=list)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token numbers of captions, int64 [N, L], and the length that each would have without a window."""
+
+    ids: Tensor
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the objectives take: image [B, D] and text [B, D], float32 unit rows; logit_scale [] is s, not ln s."""
+
+    image: Tensor
+    text: Tensor
+    logit_scale: Tensor
+
+
+class DualEncoder:
+    """An open_clip dual encoder with its preprocessing, tokenizer and window.
+
+    Every vector of the project comes from here, so training, indexing and search cannot disagree.
+    """
+
+    def __init__(
+        self, model: Any, spec: EncoderSpec, tokenizer: Any, *, device: torch.device | str = "cpu",
+        precision: str = "fp32",
+    ) -> None:
+        if not isinstance(model, open_clip.CustomTextCLIP):
+            raise ModelError(f"{spec.source} is a {type(model).__name__}; only dual encoders are supported")
+        self.device = torch.device(device)
+        self.model = model.to(self.device).eval()
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.precision = precision
+        self._transform = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False)
+        self._channels_last = any(isinstance(module, nn.BatchNorm2d) for module in self.model.visual.modules())
+        if self._channels_last:  # convolutions on CPUs are half as slow again without it
+            self.model.visual.to(memory_format=torch.channels_last)
+
+    @property
+    def name(self) -> str:
+        """Where the encoder came from, in words."""
+        return self.spec.source
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the text tower reads."""
+        return self.spec.context_length
+
+    @cached_property
+    def dim(self) -> int:
+        """Width of the shared space."""
+        return int(self.spec.model_cfg["embed_dim"])
+
+    @property
+    def image_size(self) -> int:
+        """The longer side, in pixels, of what the image tower sees."""
+        size = self.spec.preprocess["size"]
+        return int(size if isinstance(size, int) else max(size))
+
+    def preprocess(self, image: Image.Image) -> Tensor:
+        """An upright RGB picture → float32 [3, H, W]."""
+        pixels: Tensor = self._transform(image)
+        return pixels
+
+    def tokenize(self, captions: Sequence[str]) -> Tokens:
+        """Captions → token numbers, cut to the window, padded to the longest of them."""
+        if isinstance(self.tokenizer, SimpleTokenizer) and self.tokenizer.reduction_fn is None:
+            return self._tokenize_bpe(captions)
+        ids = self.tokenizer(list(captions), context_length=self.context_length)
+        if not isinstance(self.tokenizer, HFTokenizer):
+            return Tokens(ids, tuple(int((row != 0).sum()) for row in ids))
+        cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
+        full = self.tokenizer.tokenizer(cleaned, verbose=False).input_ids
+        lengths = tuple(len(row) for row in full)
+        if isinstance(self.model.text, TextTransformer):
+            return Tokens(ids, lengths)  # towers that pool the last position need the padding
+        return Tokens(ids[:, : max(lengths, default=1)], lengths)
+
+    def _tokenize_bpe(self, captions: Sequence[str]) -> Tokens:
+        start, end = self.tokenizer.sot_token_id, self.tokenizer.eot_token_id
+        rows = [[start, *self.tokenizer.encode(caption), end] for caption in captions]
+        lengths = tuple(len(row) for row in rows)
+        trim = self.model.text.pool_type in ("argmax", "eos") and self.model.text.attn_mask is not None
+        # with a causal mask nothing after the end token is ever looked at
+        width = min(self.context_length, max(lengths, default=1)) if trim else self.context_length
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        for row, tokens in enumerate(rows):
+            kept = tokens if len(tokens) <= width else [*tokens[: width - 1], end]
+            ids[row, : len(kept)] = torch.tensor(kept)
+        return Tokens(ids, lengths)
+
+    def head_slot(self, tower: Tower) -> HeadSlot | None:
+        """The tower's head, or None."""
+        return head_slot(self.model.visual if tower == "image" else self.model.text)
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, H, W] → float32 unit rows [B, D]."""
+        with self._autocast():
+            embeddings = self.model.visual(self._to_device(pixels))
+        return nn.functional.normalize(embeddings.float(), dim=-1)
+
+    def encode_text(self, ids: Tensor) -> Tensor:
+        """Token numbers [B, L] → float32 unit rows [B, D]."""
+        with self._autocast(), window.narrowed(self.model.text, ids.shape[1]):
+            embeddings = self.model.text(ids.to(self.device))
+        return nn.functional.normalize(embeddings.float(), dim=-1)
+
+    def features(self, pixels: Tensor, ids: Tensor) -> Features:
+        """One batch of pairs through both towers."""
+        return Features(self.encode_image(pixels), self.encode_text(ids), self.logit_scale())
+
+    def logit_scale(self) -> Tensor:
+        """s = exp of the model's parameter, []."""
+        scale: Tensor = self.model.logit_scale.exp().reshape(())
+        return scale
+
+    @torch.no_grad()
+    def tower_outputs(self, tower: Tower, batch: Tensor) -> Tensor:
+        """What a tower hands to its head, float32 [B, W]; where it has no head, its embedding before scaling."""
+        module = self.model.visual if tower == "image" else self.model.text
+        slot = head_slot(module)
+        narrowed = nullcontext() if tower == "image" else window.narrowed(module, batch.shape[1])
+        with self._autocast(), narrowed, slot.removed() if slot else nullcontext():
+            outputs: Tensor = module(self._to_device(batch))
+        return outputs.float()
+
+    def from_tower(self, tower: Tower, outputs: Tensor) -> Tensor:
+        """Tower outputs [B, W] through the head → float32 unit rows [B, D]."""
+        slot = self.head_slot(tower)
+        embeddings = slot.apply(outputs) if slot else outputs
+        return nn.functional.normalize(embeddings.float(), dim=-1)
+
+    def fingerprint(self) -> str:
+        """A hash of all weights, the model configuration, the window and the preprocessing."""
+        return self._hash(self.model.state_dict().items())
+
+    def tower_fingerprint(self, tower: Tower) -> str:
+        """A hash of what decides :meth:`tower_outputs`: a tower without its head."""
+        module = self.model.visual if tower == "image" else self.model.text
+        slot = head_slot(module)
+        tensors = module.state_dict().items()
+        kept = [(name, value) for name, value in tensors if not (slot and _belongs(name, slot.attribute))]
+        return hash_text(tower, self.precision, self._hash(kept))
+
+    def with_precision(self, precision: str) -> DualEncoder:
+        """The same weights, computed otherwise."""
+        other = copy.copy(self)
+        other.precision = precision
+        return other
+
+    def _hash(self, tensors: Iterable[tuple[str, Tensor]]) -> str:
+        digest = hashlib.blake2b(replace(self.spec, source="").identity().encode(), digest_size=HASH_BYTES)
+        for name, value in sorted(tensors, key=lambda item: item[0]):
+            data = value.detach().cpu().contiguous()  # memory format must not count
+            digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
+            digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _to_device(self, batch: Tensor) -> Tensor:
+        if self._channels_last and batch.ndim == 4:
+            return batch.to(self.device, memory_format=torch.channels_last)
+        return batch.to(self.device)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision not in AUTOCAST_DTYPES:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=AUTOCAST_DTYPES[self.precision])
+
+
+def _belongs(name: str, attribute: str) -> bool:
+    return name == attribute or name.startswith(f"{attribute}.")
+
+
+def default_preprocess(**changes: Any) -> dict[str, Any]:
+    """open_clip's preprocessing settings as a mapping, with changes."""
+    return {**asdict(PreprocessCfg()), **changes}

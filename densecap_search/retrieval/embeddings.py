@@ -1,0 +1,339 @@
+"""Pictures and captions → vectors, cached by content. The last module that knows torch; numpy from here on.
+
+What is cached is what each tower hands to its head (:meth:`DualEncoder.tower_outputs`), under the fingerprint of
+the tower: training heads, evaluating before and after, and indexing all read the same rows, and a picture goes
+through a frozen tower once.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from densecap_search.collection.images import open_image
+from densecap_search.collection.records import Record, Skipped
+from densecap_search.errors import ModelError
+from densecap_search.files import atomic_path, hash_file, hash_text, write_text
+from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.window import Truncation
+from densecap_search.talk import SILENT, Talk
+
+Array = npt.NDArray[np.float32]
+IMAGE_BATCH = 32  # pictures in memory at once
+TEXT_BATCH = 64
+FLUSH_ROWS = 512  # rows computed between two writes of the cache: what a kill can lose
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors float32 [N, D] of pictures: unit rows, finite, aligned with ids and content hashes."""
+
+    image_ids: tuple[str, ...]
+    vectors: Array
+    hashes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.image_ids) == len(self.vectors) == len(self.hashes):
+            raise AssertionError("ids, vectors and hashes must be aligned")
+        check_finite(self.vectors, self.image_ids)
+
+
+def check_finite(vectors: Array, names: Sequence[str]) -> None:
+    """Refuse vectors that a broken model made, naming the first."""
+    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if broken.size:
+        raise ModelError(f"the model returns vectors that are not finite for {broken.size} inputs, the first is "
+                         f"{names[broken[0]]!r}; its weights are damaged or its precision is too low")
+
+
+def cache_folder() -> Path:
+    """$DENSECAP_CACHE, or ~/.cache/densecap."""
+    return Path(os.environ.get("DENSECAP_CACHE") or Path.home() / ".cache" / "densecap").expanduser()
+
+
+def default_workers() -> int:
+    """Threads that decode pictures: one a core, at most 8."""
+    return min(8, os.cpu_count() or 1)
+
+
+def hash_images(records: Sequence[Record], *, talk: Talk = SILENT, workers: int | None = None
+                ) -> tuple[dict[str, str], list[Skipped]]:
+    """image_id → content hash; files that cannot be read are skipped."""
+    hashes: dict[str, str] = {}
+    skipped: list[Skipped] = []
+
+    def read(record: Record) -> str | Skipped:
+        try:
+            return hash_file(record.image)
+        except OSError as error:
+            return Skipped(str(record.image), error.strerror or type(error).__name__)
+
+    found = ahead(read, records, workers)
+    for record, result in zip(records, talk.each(found, "reading", len(records), "pictures"), strict=True):
+        if isinstance(result, Skipped):
+            skipped.append(result)
+        else:
+            hashes[record.image_id] = result
+    return hashes, skipped
+
+
+def check_images(encoder: DualEncoder, records: Sequence[Record], *, workers: int | None = None, talk: Talk = SILENT
+                 ) -> tuple[list[Record], tuple[Skipped, ...]]:
+    """The records whose pictures can be opened, and the reasons of the others; nothing is encoded."""
+    loaded = ahead(lambda record: read_pixels(encoder, record.image), records, workers)
+    results = list(zip(records, talk.each(
+        (pixels if isinstance(pixels, Skipped) else None for pixels in loaded), "checking", len(records), "pictures",
+    ), strict=True))
+    good = [record for record, broken in results if broken is None]
+    return good, tuple(broken for _, broken in results if broken is not None)
+
+
+@dataclass(frozen=True)
+class TowerRows:
+    """Tower outputs float32 [M, W] of those inputs that could be read, and which these are."""
+
+    rows: Array
+    kept: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def image_rows(
+    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    workers: int | None = None, talk: Talk = SILENT,
+) -> TowerRows:
+    """What the image tower hands to its head, for every record whose picture can be opened."""
+    keys = [hashes[record.image_id] for record in records]
+    reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
+
+    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+        paths = [records[row].image for row in missing]
+        for places, pixels, broken in pixel_batches(encoder, paths, IMAGE_BATCH, workers):
+            reasons.update({skip.path: skip.reason for skip in broken})
+            outputs = encoder.tower_outputs("image", pixels).cpu().numpy() if places else np.empty((0, 0), np.float32)
+            yield [missing[place] for place in places], outputs
+
+    rows = _rows(encoder, "image", keys, compute, cached, talk)
+    reason_of = {hashes[r.image_id]: reasons[str(r.image)] for r in records if str(r.image) in reasons}
+    skipped = tuple(
+        Skipped(str(record.image), reason_of[key])
+        for row, (record, key) in enumerate(zip(records, keys, strict=True)) if row not in rows
+    )
+    kept = tuple(sorted(rows))
+    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped)
+
+
+def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+              ) -> tuple[Array, Truncation]:
+    """What the text tower hands to its head [N, W], and how much of the captions the window cut."""
+    unique = list(dict.fromkeys(captions))
+    lengths: list[int] = []
+    for block in _blocks(unique, 1024):
+        lengths.extend(encoder.tokenize(block).lengths)
+    order = sorted(range(len(unique)), key=lambda row: lengths[row])  # batches of like length waste no padding
+
+    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+        wanted = set(missing)
+        for block in _blocks([row for row in order if row in wanted], TEXT_BATCH):
+            ids = encoder.tokenize([unique[row] for row in block]).ids
+            yield list(block), encoder.tower_outputs("text", ids).cpu().numpy()
+
+    rows = _rows(encoder, "text", [hash_text(caption) for caption in unique], compute, cached, talk)
+    number = {caption: row for row, caption in enumerate(unique)}
+    places = [number[caption] for caption in captions]
+    truncation = Truncation.of([lengths[place] for place in places], encoder.context_length)
+    return _stack([rows[place] for place in places]), truncation
+
+
+def embed_images(
+    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    workers: int | None = None, talk: Talk = SILENT,
+) -> tuple[Embeddings, tuple[Skipped, ...]]:
+    """Unit vectors of every record whose picture can be opened, and the others with their reasons."""
+    found = image_rows(encoder, records, hashes, cached=cached, workers=workers, talk=talk)
+    kept = [records[row] for row in found.kept]
+    ids = tuple(record.image_id for record in kept)
+    vectors = _through_head(encoder, "image", found.rows)
+    return Embeddings(ids, vectors, tuple(hashes[name] for name in ids)), found.skipped
+
+
+def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                ) -> tuple[Array, Truncation]:
+    """Unit vectors of captions, float32 [N, D]."""
+    rows, truncation = text_rows(encoder, captions, cached=cached, talk=talk)
+    vectors = _through_head(encoder, "text", rows)
+    check_finite(vectors, captions)
+    return vectors, truncation
+
+
+def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
+    """A picture as the image tower takes it, float32 [3, H, W], or why it cannot be had."""
+    image = open_image(path, min_side=encoder.image_size)
+    return image if isinstance(image, Skipped) else encoder.preprocess(image)
+
+
+def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
+                  ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
+    """Decoded ahead by threads: (places in paths, pixels [b, 3, H, W], what could not be opened)."""
+    places: list[int] = []
+    pixels: list[Tensor] = []
+    broken: list[Skipped] = []
+    loaded = ahead(lambda path: read_pixels(encoder, path), paths, workers, window=2 * batch_size)
+    for place, result in enumerate(loaded):
+        if isinstance(result, Skipped):
+            broken.append(result)
+        else:
+            places.append(place)
+            pixels.append(result)
+        if len(places) + len(broken) == batch_size or place == len(paths) - 1:
+            yield places, torch.stack(pixels) if pixels else torch.empty(0), broken
+            places, pixels, broken = [], [], []
+
+
+def ahead(work: Callable[[Any], Any], items: Iterable[Any], workers: int | None, window: int = 64) -> Iterator[Any]:
+    """``map`` in threads, in order, at most ``window`` items ahead of whoever reads; 0 workers: no threads.
+
+    Threads and not processes: Pillow decodes without the interpreter's lock, nothing must be pickled, and
+    nothing outlives the run.
+    """
+    count = default_workers() if workers is None else workers
+    if count == 0:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(count) as pool:
+        pending: deque[Future[Any]] = deque()
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) >= window:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+class RowCache:
+    """Rows of one tower on the disk, by key. Parts are written whole under new names, so that several
+    processes may share a cache and a kill loses at most the part in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place: dict[str, tuple[Array, int]] = {}
+        self._new: list[tuple[str, Array]] = []
+        for names in sorted(folder.glob("*.keys")):
+            self._read(names)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._place
+
+    def __getitem__(self, key: str) -> Array:
+        part, row = self._place[key]
+        values: Array = part[row]
+        return values
+
+    def add(self, keys: Sequence[str], rows: Array) -> None:
+        """Remember rows; they reach the disk every FLUSH_ROWS and at :meth:`flush`."""
+        for row, key in enumerate(keys):
+            self._place[key] = (rows, row)
+            self._new.append((key, rows[row]))
+        if len(self._new) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is new; the keys last, for a part without keys is not read."""
+        if not self._new:
+            return
+        keys, rows = zip(*self._new, strict=True)
+        part = self._folder / f"{uuid.uuid4().hex}.npy"
+        try:
+            with atomic_path(part) as temporary, temporary.open("wb") as file:
+                np.save(file, np.stack(rows), allow_pickle=False)
+            write_text(part.with_suffix(".keys"), "\n".join(keys))
+        except OSError:
+            part.unlink(missing_ok=True)  # a full or read-only disk costs speed, not the run
+        self._new = []
+
+    def _read(self, names: Path) -> None:
+        try:
+            rows = np.load(names.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+            keys = names.read_text(encoding="utf-8").split("\n")
+        except (OSError, ValueError):
+            return  # a damaged part is as good as none: its rows are computed again
+        if len(keys) == len(rows):
+            self._place.update({key: (rows, row) for row, key in enumerate(keys)})
+
+
+@contextmanager
+def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[RowCache | None]:
+    if not cached:
+        yield None
+        return
+    cache = RowCache(cache_folder() / "towers" / encoder.tower_fingerprint(tower))
+    try:
+        yield cache
+    finally:
+        cache.flush()
+
+
+def _rows(
+    encoder: DualEncoder, tower: Tower, keys: Sequence[str],
+    compute: Callable[[Sequence[int]], Iterator[tuple[list[int], Array]]], cached: bool, talk: Talk,
+) -> dict[int, Array]:
+    """Input number → row, for all that could be computed or found."""
+    rows: dict[int, Array] = {}
+    first: dict[str, int] = {}
+    with _row_cache(encoder, tower, cached) as cache:
+        for number, key in enumerate(keys):
+            if cache is not None and key in cache:
+                rows[number] = cache[key]
+            else:
+                first.setdefault(key, number)
+        missing = list(first.values())
+        unit = "pictures" if tower == "image" else "captions"
+        with talk.progress(f"encoding {unit}", len(missing), unit) if missing else _no_progress() as advance:
+            batch = IMAGE_BATCH if tower == "image" else TEXT_BATCH
+            for numbers, outputs in compute(missing):
+                rows.update(zip(numbers, outputs, strict=True))
+                if cache is not None and np.isfinite(outputs).all():
+                    cache.add([keys[number] for number in numbers], outputs)
+                advance(min(batch, len(missing)))
+    for number, key in enumerate(keys):  # the same content twice is computed once
+        if number not in rows and first[key] in rows:
+            rows[number] = rows[first[key]]
+    return rows
+
+
+@contextmanager
+def _no_progress() -> Iterator[Callable[[int], None]]:
+    yield lambda steps: None
+
+
+@torch.no_grad()
+def _through_head(encoder: DualEncoder, tower: Tower, rows: Array) -> Array:
+    """In blocks, so that memory stays that of the result."""
+    blocks = [
+        encoder.from_tower(tower, torch.from_numpy(np.ascontiguousarray(block)).to(encoder.device)).cpu().numpy()
+        for block in _blocks(rows, 4096)
+    ]
+    return np.concatenate(blocks) if blocks else np.empty((0, encoder.dim), np.float32)
+
+
+def _stack(rows: Sequence[Array]) -> Array:
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+
+def _blocks(items: Any, size: int) -> Iterator[Any]:
+    return (items[start:start + size] for start in range(0, len(items), size))

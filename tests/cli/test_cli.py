@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from densecap_search import config
+from densecap_search.cli import main
+from densecap_search.model.tuning import TUNE
+from densecap_search.training.objectives import OBJECTIVES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "densecap_search/model/starter/README.md"]
+
+
+def run(*words: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_help_loads_neither_torch_nor_gradio():
+    script = ("import sys; from densecap_search.cli import main\n"
+              "try: main(['--help'])\nexcept SystemExit: pass\n"
+              "print(sorted({'torch', 'gradio', 'faiss', 'open_clip', 'numpy', 'PIL'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_help_with_an_example(command: str):
+    assert f"densecap {command}" in run(command, "--help").output.split("\n\n", 1)[1]
+
+
+def commands_in(text: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    found = [line.strip().removeprefix("$ ") for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", joined, re.DOTALL)
+             for line in block.splitlines()]
+    return [part.strip() for line in found for part in line.split("#")[0].split("&&") if part.strip().startswith("densecap ")]
+
+
+def help_examples() -> list[str]:
+    lines = [line for command in [main, *main.commands.values()] for line in (command.help or "").splitlines()]
+    return [re.split(r"\s{3,}", line.strip())[0] for line in lines if line.strip().startswith("densecap ")]
+
+
+def test_every_documented_command_parses():
+    documented = [command for page in PAGES for command in commands_in(page.read_text(encoding="utf-8"))]
+    assert len(documented) >= 10
+    for line in documented + help_examples():
+        words = shlex.split(line)[1:]
+        if words[0].startswith("-"):
+            continue
+        command = main.commands[words[0]]
+        command.make_context(words[0], words[1:], resilient_parsing=False)
+
+
+def test_the_settings_know_the_tables():
+    assert set(config.OBJECTIVE_NAMES) == set(OBJECTIVES)
+    assert set(config.TUNE_MODES) == set(TUNE) == set(config.TUNE_DEFAULTS)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_settings_file_loads(path: Path):
+    config.load_config(path)
+
+
+def test_the_whole_chain(photos: Path, tiny_run: Path, tmp_path: Path):
+    model, index = tmp_path / "run", tmp_path / "index"
+    done = run("finetune", photos, "--model", tiny_run, "--tune", "heads", "--epochs", "2", "--batch-size", "8", "-o", model)
+    assert f"densecap index {photos} --model {model}" in done.output
+    assert "tune heads" in done.stderr
+    assert "no caption is longer than the window of 248 tokens" in done.stderr
+
+    done = run("index", photos, "--model", model, "-o", index)
+    assert "24 pictures written (" in done.output
+    assert "0 encoded" not in done.output
+    assert "up to date (0 encoded, 24 kept, 0 removed, 0 skipped)" in run("index", photos, "-o", index).output
+
+    hits = [json.loads(line) for line in run("search", index, "a red ball", "-k", "3", "--json").stdout.splitlines()]
+    assert [(hit["rank"], set(hit)) for hit in hits] == [
+        (rank, {"query_number", "query", "rank", "score", "image_id", "image", "caption"}) for rank in (1, 2, 3)
+    ]
+
+    found = json.loads(run("evaluate", photos, "--model", model, "--json").stdout)
+    assert (found["splits"], found["text_to_image"]["queries"], found["trained_on"]) == (["test"], 2, 0)
+    done = run("evaluate", photos, "--model", model, "--against", tiny_run, "--split", "train,val", "--json")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["trained_on"], second["trained_on"], second["model"]) == (20, 0, str(tiny_run))
+    assert "20 of these pictures were trained on" in run("evaluate", photos, "--model", model, "--split", "train").output
+
+
+def test_queries_and_output_files(photos: Path, tiny_run: Path, tmp_path: Path):
+    run("index", photos, "--model", tiny_run, "-o", tmp_path / "index")
+    (tmp_path / "q.txt").write_text('a red ball\n\nhe said "go", twice\n')
+    run("search", tmp_path / "index", "--queries", tmp_path / "q.txt", "-k", "300", "--output", tmp_path / "hits.csv")
+    with (tmp_path / "hits.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 48
+    assert {row["query"] for row in rows} == {"a red ball", 'he said "go", twice'}
+    assert Path(rows[0]["image"]).is_file()
+    (tmp_path / "q.json").write_text(json.dumps(["two\nlines"]))
+    done = run("search", tmp_path / "index", "--queries", tmp_path / "q.json", "-k", "1", "--json")
+    assert json.loads(done.stdout)["query"] == "two\nlines"
+    done = run("search", tmp_path / "index", "--image", photos / "red-left-ball.png", "-k", "1", "--json")
+    assert json.loads(done.stdout)["image_id"] == "red-left-ball.png"
+
+
+def test_export_writes_what_can_be_read_again(photos: Path, tmp_path: Path):
+    assert run("export", photos, "-o", tmp_path / "out.jsonl").output == f"24 pictures written to {tmp_path / 'out.jsonl'}\n"
+    assert "cannot export to" in run("export", photos, "-o", tmp_path / "out.xls", code=1).output
+
+
+def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_run: Path, tmp_path: Path):
+    words = ["finetune", photos, "--model", tiny_run, "--tune", "heads", "--epochs", "1", "-o", tmp_path / "run"]
+    run(*words)
+    assert "continuing" in run("finetune", photos, "--resume", "-o", tmp_path / "run").output
+    done = run(*words[:-2], "--gamma", "0.25", "--resume", "-o", tmp_path / "run", code=1)
+    assert "--resume continues the run as it was begun, where train.gamma is 0.5, not 0.25" in done.output
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["finetune", "nowhere", "-o", "r"], "nowhere does not exist; give a folder of pictures or a CSV, TSV, JSONL or JSON table"),
+    (["finetune", "{photos}", "-o", "r", "--set", "train.gama=1"], "unknown key train.gama; known keys here: batch_size, checkpoint"),
+    (["finetune", "{photos}", "-o", "r", "--set", "train.lr=fast"], "train.lr must be a number, not 'fast'"),
+    (["finetune", "{photos}", "-o", "r", "--set", "lr"], "--set takes key=value, not 'lr'"),
+    (["finetune", "{photos}", "-o", "r", "--epochs", "0"], "train.epochs must be 1 or more, not 0"),
+    (["finetune", "{photos}", "-o", "r", "--config", "none.yaml"], "cannot read the settings file none.yaml"),
+    (["finetune", "{photos}", "-o", "r", "--precision", "fp16", "--device", "cpu"], "--precision fp16 is not supported on cpu"),
+    (["index", "{photos}", "-o", "i"], "say which model with --model"),
+    (["index", "{photos}", "-o", "i", "--model", "nope"], "no model is called 'nope'"),
+    (["search", "{photos}", "a red ball"], "is not an index (no file CURRENT); make one with `densecap index`"),
+    (["evaluate", "{photos}", "--model", "{tiny}"], "has no split named test; splits here: none; --split all takes every picture"),
+    (["serve", "nowhere"], "nowhere is not an index"),
+])
+def test_bad_input_gets_one_clear_sentence(words, sentence, photos, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*(word.format(photos=photos, tiny=tiny_run) for word in words), code=1)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert sentence in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+
+
+def test_usage_errors_exit_with_2(photos: Path):
+    run("search", photos, code=2)
+    run("search", photos, "a", "--image", "b", code=2)
+    run("nonsense", code=2)
+
+
+def test_models_lists_the_starter_first():
+    rows = [json.loads(line) for line in run("models", "--json").stdout.splitlines()]
+    assert rows[0]["name"] == "starter"
+    assert "openai" in next(row for row in rows if row["name"] == "ViT-B-16")["pretrained"]
+    assert not any(row["name"].startswith("coca") for row in rows)

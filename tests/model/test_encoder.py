@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from helpers import TINY, make_tiny
+
+from densecap_search.errors import ModelError, RunError
+from densecap_search.model.checkpoint import load_run, save_encoder
+from densecap_search.model.sources import load_encoder
+
+CAPTIONS = ["a red ball on the left", "a blue box", "word " * 300]
+
+
+def test_vectors_are_unit_rows(tiny):
+    pixels = torch.randn(3, 3, 32, 32)
+    features = tiny.features(pixels, tiny.tokenize(CAPTIONS).ids)
+    assert features.image.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
+    assert features.text.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
+    assert features.logit_scale.item() == pytest.approx(1 / 0.07, rel=1e-5)
+
+
+def test_tokens_equal_those_of_open_clip(tiny):
+    ours = tiny.tokenize(CAPTIONS)
+    theirs = open_clip.SimpleTokenizer(context_length=248)(CAPTIONS)
+    assert torch.equal(ours.ids, theirs)
+    assert ours.lengths == (8, 5, 302)
+
+
+def test_padding_that_is_left_out_changes_nothing(tiny):
+    short = tiny.tokenize(CAPTIONS[:2]).ids
+    full = tiny.tokenize(CAPTIONS).ids[:2]
+    assert short.shape[1] == 8
+    assert full.shape[1] == 248
+    assert torch.allclose(tiny.encode_text(short), tiny.encode_text(full), atol=1e-6)
+
+
+@pytest.mark.parametrize("tower", ["image", "text"])
+def test_a_tower_and_its_head_make_the_embedding(tiny, tower):
+    batch = torch.randn(2, 3, 32, 32) if tower == "image" else tiny.tokenize(CAPTIONS[:2]).ids
+    whole = tiny.encode_image(batch) if tower == "image" else tiny.encode_text(batch)
+    rows = tiny.tower_outputs(tower, batch)
+    assert rows.shape == (2, 32)
+    assert torch.allclose(tiny.from_tower(tower, rows), whole, atol=1e-6)
+
+
+def test_a_run_folder_moved_elsewhere_gives_the_same_vectors(tiny, tmp_path: Path):
+    save_encoder(tiny, tmp_path / "run")
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    again = load_encoder(str(tmp_path / "elsewhere"))
+    pixels, ids = torch.randn(2, 3, 32, 32), tiny.tokenize(CAPTIONS).ids
+    assert torch.allclose(tiny.encode_image(pixels), again.encode_image(pixels), atol=1e-6)
+    assert torch.allclose(tiny.encode_text(ids), again.encode_text(again.tokenize(CAPTIONS).ids), atol=1e-6)
+    assert again.context_length == 248
+    assert again.fingerprint() == tiny.fingerprint()
+
+
+def test_the_fingerprint_sees_weights_window_and_preprocessing():
+    base = make_tiny().fingerprint()
+    assert make_tiny().fingerprint() == base
+    assert make_tiny(seed=1).fingerprint() != base
+    assert make_tiny(context_length=200).fingerprint() != base
+    changed = make_tiny()
+    with torch.no_grad():
+        next(iter(changed.model.text.parameters())).view(-1)[0] += 1e-6
+    assert changed.fingerprint() != base
+
+
+def test_a_towers_fingerprint_does_not_see_its_head():
+    base, changed = make_tiny(), make_tiny()
+    with torch.no_grad():
+        changed.model.visual.proj.add_(1)
+    assert changed.fingerprint() != base.fingerprint()
+    assert changed.tower_fingerprint("image") == base.tower_fingerprint("image")
+    with torch.no_grad():
+        changed.model.visual.conv1.weight.add_(1)
+    assert changed.tower_fingerprint("image") != base.tower_fingerprint("image")
+    assert changed.tower_fingerprint("text") == base.tower_fingerprint("text")
+
+
+def test_names_are_read_as_people_write_them():
+    from densecap_search.model.sources import open_clip_name
+
+    assert open_clip_name(" vit-b/16\n") == "ViT-B-16"
+    with pytest.raises(ModelError, match=r"no model is called 'ViT-B-17' .*did you mean ViT-B-1"):
+        open_clip_name("ViT-B-17")
+    with pytest.raises(ModelError, match=r"ViT-B-16 needs weights: --pretrained with one of openai, "):
+        load_encoder("ViT-B-16")
+    with pytest.raises(ModelError, match=r"--pretrained nope is neither a file nor a tag of ViT-B-16; tags: openai"):
+        load_encoder("ViT-B-16", pretrained="nope")
+
+
+def test_captioning_models_are_refused_by_name():
+    with pytest.raises(ModelError, match="captioning model"):
+        load_encoder("coca_ViT-B-32", pretrained="random")
+
+
+def test_a_damaged_run_folder_says_which_file(tiny, tmp_path: Path):
+    save_encoder(tiny, tmp_path / "run")
+    (tmp_path / "run" / "preprocess.json").unlink()
+    with pytest.raises(RunError, match=r"run is not a whole run folder: cannot read preprocess\.json"):
+        load_run(tmp_path / "run")
+    save_encoder(tiny, tmp_path / "run")
+    weights = tmp_path / "run" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(RunError, match=r"cannot read the weights .*weights\.safetensors"):
+        load_run(tmp_path / "run")
+
+
+def plain_state(context_length: int = 77) -> dict[str, torch.Tensor]:
+    """The state dict of open_clip's plain CLIP class, as checkpoints have it."""
+    torch.manual_seed(3)
+    cfg = {**TINY, "text_cfg": {**TINY["text_cfg"], "context_length": context_length}}
+    # heads of 64, as configurations inferred from shapes have them
+    cfg["vision_cfg"], cfg["text_cfg"] = {**cfg["vision_cfg"], "head_width": 64, "width": 64}, {**cfg["text_cfg"], "width": 64, "heads": 1}
+    return open_clip.CLIP(**cfg, quick_gelu=True).state_dict()
+
+
+def test_long_clip_weights_are_recognised_and_their_two_tables_become_one(tmp_path: Path):
+    state = plain_state(context_length=248)
+    residual = torch.randn_like(state["positional_embedding"])
+    torch.save({**state, "positional_embedding_res": residual}, tmp_path / "longclip.pt")
+    encoder = load_encoder(str(tmp_path / "longclip.pt"))
+    assert encoder.context_length == 248
+    assert encoder.spec.model_cfg["quick_gelu"] is True
+    positions = encoder.model.text.positional_embedding
+    assert torch.equal(positions[:20], state["positional_embedding"][:20])
+    assert torch.equal(positions[20:], residual[20:])
+    assert torch.equal(encoder.model.visual.conv1.weight, state["visual.conv1.weight"])
+
+
+def test_a_checkpoint_without_architecture_asks_for_it_and_a_wrong_one_is_named(tmp_path: Path):
+    path = tmp_path / "clip.pt"
+    torch.save(plain_state(), path)
+    with pytest.raises(ModelError, match=r"the keys of .*clip\.pt do not tell its architecture; name it with --arch"):
+        load_encoder(str(path))
+    with pytest.raises(ModelError, match=r"clip\.pt does not fit this architecture: \d+ tensors are missing"):
+        load_encoder(str(path), arch="ViT-B-32")
+
+
+def test_a_file_that_would_run_code_is_not_unpickled(tmp_path: Path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"state_dict": Evil()}))
+    with pytest.raises(ModelError, match=r"evil\.pt cannot be read as plain tensors"):
+        load_encoder(str(tmp_path / "evil.pt"), arch="ViT-B-32")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_random_weights_are_the_same_every_time():
+    first = load_encoder("RN50", pretrained="random").fingerprint()
+    torch.manual_seed(99)
+    assert load_encoder("RN50", pretrained="random").fingerprint() == first

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import make_tiny
+
+from densecap_search.collection.readers import read_collection
+from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
+from densecap_search.model.checkpoint import save_encoder
+from densecap_search.retrieval.embeddings import Embeddings
+from densecap_search.retrieval.index import INDEX_TYPES, Entry, ImageIndex, build_index, load_index, save_index
+from densecap_search.retrieval.indexing import update_index
+from densecap_search.retrieval.searcher import Searcher, open_searcher
+
+MANIFEST = {"model": {"name": "m"}, "fingerprint": "f", "precision": "fp32", "collection": {}}
+
+
+def vectors(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def index_of(matrix: np.ndarray, folder: Path, kind: str = "flat") -> ImageIndex:
+    ids = tuple(f"i{row}" for row in range(len(matrix)))
+    entries = [Entry(name, f"/{name}.jpg", (f"caption {name}",), f"h{name}") for name in ids]
+    return build_index(Embeddings(ids, matrix, tuple(e.hash for e in entries)), kind, folder, entries, MANIFEST)
+
+
+@pytest.mark.parametrize("kind", INDEX_TYPES)
+def test_every_index_type_finds_an_image_by_its_own_embedding(kind: str, tmp_path: Path):
+    matrix = vectors(100)
+    found = index_of(matrix, tmp_path, kind).search(matrix[7:8], k=60)[0]
+    assert found[0] == (7, pytest.approx(1.0, abs=1e-5))
+    assert len({row for row, _ in found}) == 60
+
+
+def test_scores_are_cosines_in_the_order_of_a_full_sort(tmp_path: Path):
+    matrix, queries = vectors(50), vectors(5, seed=1)
+    for query, found in zip(queries, index_of(matrix, tmp_path).search(queries, k=50), strict=True):
+        cosines = matrix @ query
+        assert [row for row, _ in found] == list(np.argsort(-cosines))
+        assert [score for _, score in found] == pytest.approx(sorted(cosines, reverse=True), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_more_hits_than_pictures_give_each_once(count: int, tmp_path: Path):
+    found = index_of(vectors(count), tmp_path).search(vectors(2, seed=1), k=10)
+    assert [sorted(row for row, _ in rows) for rows in found] == [list(range(count))] * 2
+
+
+def test_the_top_5_are_the_head_of_the_top_50_even_among_copies(tmp_path: Path):
+    matrix = np.repeat(vectors(8), 10, axis=0)
+    index, query = index_of(matrix, tmp_path), vectors(1, seed=3)
+    whole = index.search(query, k=80)[0]
+    for k in (1, 5, 10, 13, 50, 79):
+        assert [row for row, _ in index.search(query, k=k)[0]] == [row for row, _ in whole[:k]]
+    assert [row for row, _ in whole] == sorted(range(80), key=lambda row: (-whole_score(whole, row), row))
+
+
+def whole_score(found: list[tuple[int, float]], wanted: int) -> float:
+    return next(score for row, score in found if row == wanted)
+
+
+def test_a_query_of_another_width_names_both(tmp_path: Path):
+    with pytest.raises(IndexMismatch, match="holds vectors of 16 numbers; the query has 8"):
+        index_of(vectors(3), tmp_path).search(vectors(1, dim=8), k=1)
+
+
+def test_saving_makes_generations_and_keeps_two(tmp_path: Path):
+    folder = tmp_path / "Архив ü #索引"
+    for count in (3, 4, 5):
+        save_index(index_of(vectors(count), folder), vectors(count))
+    assert (folder / "CURRENT").read_text() == "gen-000003\n"
+    assert sorted(path.name for path in folder.glob("gen-*")) == ["gen-000002", "gen-000003"]
+    loaded = load_index(folder)
+    assert len(loaded.entries) == loaded.manifest.count == 5
+    assert loaded.manifest.libraries["faiss-cpu"]
+    assert np.array_equal(loaded.vectors(), vectors(5))
+
+
+def test_damage_is_named(tmp_path: Path):
+    save_index(index_of(vectors(3), tmp_path / "i"), vectors(3))
+    generation = tmp_path / "i" / "gen-000001"
+    with pytest.raises(IndexFolderError, match="nowhere is not an index"):
+        load_index(tmp_path / "nowhere")
+    good = (generation / "images.jsonl").read_text()
+    (generation / "images.jsonl").write_text(good.replace("i1", "i9"))
+    with pytest.raises(IndexFolderError, match=r"images\.jsonl is damaged"):
+        load_index(tmp_path / "i")
+    (generation / "images.jsonl").write_text(good)
+    manifest = json.loads((generation / "manifest.json").read_text())
+    (generation / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(IndexFolderError, match=r"written by a newer version of densecap \(index format 99, this reads 1\)"):
+        load_index(tmp_path / "i")
+    (generation / "manifest.json").unlink()
+    with pytest.raises(IndexFolderError, match=r"manifest\.json is missing"):
+        load_index(tmp_path / "i")
+
+
+def update(photos: Path, folder: Path, encoder=None):
+    return update_index(read_collection(photos), encoder or make_tiny(), {"name": "tiny"}, folder)
+
+
+def test_an_update_encodes_only_what_is_new_or_changed(photos: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("densecap_search.retrieval.embeddings.FLUSH_ROWS", 1 << 30)
+    first = update(photos, tmp_path / "i")
+    assert (first.encoded, first.reused, first.removed, first.changed) == (24, 0, 0, True)
+    again = update(photos, tmp_path / "i")
+    assert (again.encoded, again.reused, again.changed) == (0, 24, False)
+    assert (tmp_path / "i" / "CURRENT").read_text() == "gen-000001\n"
+
+    (photos / "moved").mkdir()
+    shutil.move(photos / "red-left-ball.png", photos / "moved" / "red-left-ball.png")
+    shutil.move(photos / "red-left-ball.txt", photos / "moved" / "red-left-ball.txt")
+    (photos / "blue-left-ball.png").unlink()
+    (photos / "green-left-ball.png").write_bytes((photos / "yellow-left-ball.png").read_bytes())
+    (photos / "red-left-box.txt").write_text("another caption")
+    moved = update(photos, tmp_path / "i")
+    assert (moved.encoded, moved.reused, moved.removed, moved.changed) == (0, 23, 2, True)
+    entries = {entry.image_id: entry for entry in load_index(tmp_path / "i").entries}
+    assert "moved/red-left-ball.png" in entries
+    assert "red-left-ball.png" not in entries
+    assert entries["red-left-box.png"].captions == ("another caption",)
+    assert entries["green-left-ball.png"].hash == entries["yellow-left-ball.png"].hash
+
+
+def test_another_model_rebuilds_and_says_so(photos: Path, tmp_path: Path):
+    update(photos, tmp_path / "i")
+    other = update_index(read_collection(photos), make_tiny(seed=1), {"name": "other"}, tmp_path / "i")
+    assert (other.encoded, other.rebuilt_for) == (24, "tiny")
+
+
+def test_broken_pictures_are_listed_and_never_fatal_unless_nothing_is_left(photos: Path, tmp_path: Path):
+    names = sorted(path.name for path in photos.glob("*.png"))
+    for name in names[:3]:
+        (photos / name).write_bytes(b"")
+    found = update(photos, tmp_path / "i")
+    assert (len(found.index.entries), [skip.reason for skip in found.skipped]) == (21, ["empty file"] * 3)
+    for name in names:
+        (photos / name).write_bytes(b"")
+    with pytest.raises(CollectionError, match=r"no picture could be indexed; 24 were skipped, the first: .*: empty file"):
+        update(photos, tmp_path / "j")
+    with pytest.raises(CollectionError, match="24 pictures cannot be used"):
+        update_index(read_collection(photos), make_tiny(), {"name": "tiny"}, tmp_path / "k", strict=True)
+
+
+def test_a_searcher_refuses_another_encoder_and_names_both(photos: Path, tiny_run: Path, tmp_path: Path):
+    update_index(read_collection(photos), make_tiny(), {"name": str(tiny_run)}, tmp_path / "i")
+    searcher = open_searcher(tmp_path / "i", device="cpu")
+    assert len(searcher.by_captions(["a red ball"], 5)[0][0]) == 5
+    other = tmp_path / "other"
+    save_encoder(make_tiny(seed=1), other)
+    with pytest.raises(IndexMismatch, match=rf"was built by {tiny_run} .*; you asked for {other} .*Rebuild with"):
+        open_searcher(tmp_path / "i", model={"name": str(other)})
+    manifest = tmp_path / "i" / "gen-000001" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(tiny_run), "/gone"))
+    with pytest.raises(IndexMismatch, match=r"which cannot be loaded: .*say with --model where it is now"):
+        open_searcher(tmp_path / "i")
+    assert open_searcher(tmp_path / "i", model={"name": str(tiny_run)}).index.manifest.count == 24
+
+
+def test_hits_carry_rank_score_place_and_caption(photos: Path, tmp_path: Path):
+    tiny = make_tiny()
+    made = update(photos, tmp_path / "i", tiny)
+    searcher = Searcher(tiny, made.index)
+    hits = searcher.by_image(photos / "red-left-ball.png", 3)
+    assert (hits[0].rank, hits[0].image_id, hits[0].score) == (1, "red-left-ball.png", pytest.approx(1.0, abs=1e-5))
+    assert hits[0].image == str(photos / "red-left-ball.png")
+    assert hits[0].caption == (photos / "red-left-ball.txt").read_text()
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("caption", ["10:30 train at the station", "1984: a man reading", "x" * 3000, "word " * 300, "東京 🚌"])
+def test_any_caption_gives_the_same_hits_alone_and_in_a_list(photos: Path, tmp_path: Path, caption: str):
+    tiny = make_tiny()
+    searcher = Searcher(tiny, update(photos, tmp_path / "i", tiny).index)
+    alone, _ = searcher.by_captions([caption], 5)
+    together, truncation = searcher.by_captions(["other", caption, "word " * 250], 5)
+    assert [hit.image_id for hit in alone[0]] == [hit.image_id for hit in together[1]]
+    assert truncation.truncated >= 1
+
+
+def test_an_empty_caption_is_refused(photos: Path, tmp_path: Path):
+    tiny = make_tiny()
+    searcher = Searcher(tiny, update(photos, tmp_path / "i", tiny).index)
+    with pytest.raises(DensecapError, match="query 2 is empty"):
+        searcher.by_captions(["fine", "  \n"], 5)

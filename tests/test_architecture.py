@@ -1,0 +1,77 @@
+"""The rooms and the direction of imports, held by the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "densecap_search"
+# From the top down; a room may import what stands after it.
+ORDER = (("cli",), ("ui",), ("experiments",), ("training",), ("evaluation",), ("retrieval",), ("model",), ("collection",),
+         ("config", "errors", "files", "talk"))
+ONLY_IN = {
+    "faiss": {"retrieval/index.py"},
+    "gradio": {"ui/app.py"},
+    "open_clip": {"model"}, "timm": {"model"}, "transformers": {"model"}, "peft": {"model"},
+    "torch": {"model", "training", "retrieval/embeddings.py"},
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "densecap_search" and len(parts) > 1 else None
+
+
+def level(name: str) -> int | None:
+    return next((number for number, names in enumerate(ORDER) if name in names), None)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_only(path: Path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if level(own) is None:
+        return  # __init__ and __main__
+    for module in imports(ast.parse(path.read_text())):
+        other = room(module)
+        if other and other != own and level(other) is not None:
+            assert level(other) > level(own) or level(own) == len(ORDER) - 1, f"{own} imports {module}"
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_library_is_imported_only_where_it_belongs(library: str):
+    for path in MODULES:
+        name = path.relative_to(PACKAGE).as_posix()
+        if library in {module.split(".")[0] for module in imports(ast.parse(path.read_text()))}:
+            assert name.split("/")[0] in ONLY_IN[library] or name in ONLY_IN[library], f"{name} imports {library}"
+
+
+def test_every_room_is_in_the_architecture_page():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for path in MODULES:
+        if path.name not in ("__init__.py", "__main__.py"):
+            assert path.name in page, f"docs/architecture.md does not name {path.name}"
+
+
+def test_nothing_prints_or_exits_outside_the_command_line():
+    for path in MODULES:
+        if path.name != "cli.py":
+            assert not re.search(r"^\s*(print\(|sys\.exit)", path.read_text(), re.MULTILINE), path
+
+
+def test_the_page_script_is_short():
+    assert len((ROOT / "app.py").read_text().splitlines()) <= 15

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from densecap_search.config import load_config, parse_setting, to_yaml, with_tune_defaults
+from densecap_search.errors import ConfigError
+
+
+def test_a_file_and_overrides_become_settings(tmp_path: Path):
+    (tmp_path / "c.yaml").write_text("model: ' ViT-B-32\n'\ntrain:\n  lr: 1e-4\n  gamma: 0.25\n")
+    found = load_config(tmp_path / "c.yaml", [("train.gamma", 0.75), parse_setting("train.epochs=3")])
+    assert (found.model.name, found.train.lr, found.train.gamma, found.train.epochs) == ("ViT-B-32", 1e-4, 0.75, 3)
+
+
+def test_settings_survive_their_yaml(tmp_path: Path):
+    found = load_config(overrides=[("train.lr", 3e-5), ("model.pretrained", "openai"), ("data.val_share", 0.2)])
+    (tmp_path / "c.yaml").write_text(to_yaml(found))
+    assert load_config(tmp_path / "c.yaml") == found
+    assert yaml.safe_load(to_yaml(found))["train"]["lr"] == 3e-5
+
+
+def test_what_was_left_open_follows_the_tune_mode():
+    assert with_tune_defaults(load_config().train, "heads").batch_size == 128
+    full = with_tune_defaults(load_config(overrides=[("train.lr", 7.0)]).train, "full")
+    assert (full.tune, full.batch_size, full.lr) == ("full", 32, 7.0)
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("nonsense: 1", "unknown key nonsense; known keys here: data, model, train"),
+    ("train: {gama: 1}", "unknown key train.gama; known keys here: batch_size, "),
+    ("train: 5", "train must be a section with keys, not 5"),
+    ("train: {epochs: 1.5}", "train.epochs must be a whole number, not 1.5"),
+    ("train: {gamma: yes}", "train.gamma must be a number, not True"),
+    ("train: {gamma: .nan}", "train.gamma must be from 0 to 10, not nan"),
+    ("train: {objective: clip}", "train.objective must be one of info_nce, hn_clip, not 'clip'"),
+    ("- a", "must hold sections (data, model, train), not a list"),
+    ("a: [", "is not a YAML file"),
+])
+def test_what_cannot_be_is_refused_by_name(tmp_path: Path, text: str, sentence: str):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_config(tmp_path / "c.yaml")
+    assert sentence in str(error.value)

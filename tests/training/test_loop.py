@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from densecap_search.collection.readers import read_collection
+from densecap_search.config import load_config
+from densecap_search.errors import CollectionError, RunError, TrainingStopped
+from densecap_search.model.sources import load_encoder
+from densecap_search.talk import SILENT, Talk
+from densecap_search.training import loop
+from densecap_search.training.loop import finetune, learning_rate, read_splits
+
+
+def settings(model: Path, **train):
+    values = {"epochs": 2, "batch_size": 8, "lr": 1e-3, "tune": "heads", **train}
+    return load_config(overrides=[("model.name", str(model)), *((f"train.{key}", value) for key, value in values.items())])
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "weights.safetensors")
+
+
+def log(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same(first: dict, second: dict, tolerance: float = 1e-6) -> None:
+    assert set(first) == set(second)
+    for name in first:
+        assert torch.allclose(first[name], second[name], atol=tolerance), name
+
+
+@pytest.mark.parametrize("tune", ["heads", "full"])
+def test_training_learns_and_leaves_a_whole_run_folder(collection, tiny_run, tmp_path: Path, tune: str):
+    config = settings(tiny_run, tune=tune, epochs=12, lr=5e-3 if tune == "full" else 2e-2)
+    summary = finetune(collection, config, tmp_path / "run", talk=SILENT)
+    rows = log(tmp_path / "run")
+    assert rows[0]["epoch"] == 0
+    assert rows[0]["loss"] is None
+    assert rows[0]["val"]["text_to_image"]["R@1"] >= 0
+    assert rows[-1]["loss"] < 0.8 * rows[1]["loss"]
+    assert summary.steps == rows[-1]["step"] == config.train.epochs * math.ceil(20 / 8)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"weights.safetensors", "model.json", "preprocess.json", "config.yaml", "split.json", "log.jsonl",
+                     "best.json", "state.pt"}
+    trained = load_encoder(str(tmp_path / "run"))
+    assert trained.fingerprint() != load_encoder(str(tiny_run)).fingerprint()
+    splits, hashes = read_splits(tmp_path / "run")
+    assert sorted(splits.values()).count("val") == 2
+    assert sorted(splits.values()).count("test") == 2
+    assert len(hashes) == 20
+
+
+def test_heads_leave_the_towers_alone(collection, tiny_run, tmp_path: Path):
+    finetune(collection, settings(tiny_run, checkpoint="last"), tmp_path / "run", talk=SILENT)
+    before, after = load_file(tiny_run / "weights.safetensors"), weights(tmp_path / "run")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"visual.proj", "text.text_projection", "logit_scale"}
+
+
+class _StopAt:
+    """Raises KeyboardInterrupt in the middle of a step, as a signal between forward and backward would."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, *args, **kwargs):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self.original(*args, **kwargs)
+
+
+@pytest.mark.parametrize("tune", ["heads", "full"])
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    collection, tiny_run, tmp_path: Path, monkeypatch, tune: str
+):
+    config = settings(tiny_run, tune=tune, epochs=3, checkpoint="last")
+    finetune(collection, config, tmp_path / "whole", talk=SILENT)
+
+    stop = _StopAt(4)  # within the second epoch of 3 steps
+    stop.original = loop._Job.loss_of
+    monkeypatch.setattr(loop._Job, "loss_of", lambda self, batch: stop(self, batch))
+    with pytest.raises(KeyboardInterrupt):
+        finetune(collection, config, tmp_path / "parts", talk=SILENT)
+    monkeypatch.undo()
+    assert torch.load(tmp_path / "parts" / "state.pt", weights_only=True)["step"] == 4
+    finetune(collection, config, tmp_path / "parts", resume=True, talk=SILENT)
+
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    for whole, parts in zip(log(tmp_path / "whole"), log(tmp_path / "parts"), strict=True):
+        assert whole["val"] == parts["val"]
+        assert (whole["step"], whole["epoch"]) == (parts["step"], parts["epoch"])
+
+
+def test_resuming_a_finished_run_changes_nothing(collection, tiny_run, tmp_path: Path):
+    config = settings(tiny_run)
+    finetune(collection, config, tmp_path / "run", talk=SILENT)
+    before = weights(tmp_path / "run")
+    finetune(collection, config, tmp_path / "run", resume=True, talk=SILENT)
+    assert_same(before, weights(tmp_path / "run"), 0)
+
+
+def test_a_folder_with_a_run_is_not_overwritten_and_a_changed_collection_not_resumed(collection, tiny_run, tmp_path):
+    finetune(collection, settings(tiny_run), tmp_path / "run", talk=SILENT)
+    with pytest.raises(RunError, match=r"run holds a run already; continue it with --resume"):
+        finetune(collection, settings(tiny_run), tmp_path / "run", talk=SILENT)
+    fewer = replace(collection, records=collection.records[:-1])
+    with pytest.raises(RunError, match=r"has changed since .*run was begun"):
+        finetune(fewer, settings(tiny_run), tmp_path / "run", resume=True, talk=SILENT)
+    with pytest.raises(RunError, match=r"state\.pt is missing: there is nothing to resume"):
+        finetune(collection, settings(tiny_run), tmp_path / "new", resume=True, talk=SILENT)
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_last_good_checkpoint(
+    collection, tiny_run, tmp_path: Path, monkeypatch
+):
+    calls = iter(range(100))
+    original = loop._Job.loss_of
+    monkeypatch.setattr(loop._Job, "loss_of", lambda self, batch: original(self, batch) * (
+        float("nan") if next(calls) == 4 else 1.0))
+    with pytest.raises(TrainingStopped, match=r"the loss became nan at step 5; the last good checkpoint is in .*run"):
+        finetune(collection, settings(tiny_run, checkpoint="last", epochs=3), tmp_path / "run", talk=SILENT)
+    assert [row["epoch"] for row in log(tmp_path / "run")] == [0, 1]
+    kept = weights(tmp_path / "run")
+    assert all(torch.isfinite(value).all() for value in kept.values())
+    assert not torch.equal(kept["visual.proj"], load_file(tiny_run / "weights.safetensors")["visual.proj"])
+
+
+def test_the_zero_shot_model_may_win(collection, tiny_run, tmp_path: Path):
+    summary = finetune(collection, settings(tiny_run, lr=1e-9), tmp_path / "run", talk=SILENT)
+    assert summary.kept_epoch == 0
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["epoch"] == 0
+    assert_same(weights(tmp_path / "run"), load_file(tiny_run / "weights.safetensors"), 0)
+
+
+def test_the_scale_stays_within_1_and_100(collection, tiny_run, tmp_path: Path):
+    for start, name in ((1.0, "low"), (100.0, "high")):
+        config = settings(tiny_run, lr=1.0, init_logit_scale=start, epochs=4, checkpoint="last")
+        finetune(collection, config, tmp_path / name, talk=SILENT)
+        scales = [row["logit_scale"] for row in log(tmp_path / name)]
+        assert all(1 - 1e-5 <= scale <= 100 + 1e-3 for scale in scales), scales
+    assert scales[-1] < 99  # at lr 1 it does move
+    config = settings(tiny_run, logit_scale="frozen", init_logit_scale=50.0)
+    finetune(collection, config, tmp_path / "frozen", talk=SILENT)
+    assert {round(row["logit_scale"], 3) for row in log(tmp_path / "frozen")} == {50.0}
+
+
+def test_too_few_pairs_shrink_the_batch_with_a_notice(collection, tiny_run, tmp_path: Path):
+    said: list[str] = []
+    few = replace(collection, records=collection.records[:10])
+    summary = finetune(few, settings(tiny_run, batch_size=64), tmp_path / "run", talk=Talk(say=said.append))
+    assert summary.steps == 2
+    assert "only 8 pairs: the batch size is 8, not 64" in said
+
+
+def test_a_single_pair_is_told_that_nothing_will_change(collection, tiny_run, tmp_path: Path):
+    said: list[str] = []
+    one = replace(collection, records=collection.records[:1])
+    summary = finetune(one, settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
+    assert summary.steps == 2
+    assert "a single pair has no negatives: the loss is 0 and nothing will change" in said
+
+
+@pytest.mark.parametrize("tune", ["heads", "full"])
+def test_broken_pictures_are_skipped_and_named_or_an_error_if_strict(photos, tiny_run, tmp_path: Path, tune: str):
+    broken = photos / "red-left-ball.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    (photos / "blue-left-box.png").write_bytes(b"")
+    collection = read_collection(photos)
+    summary = finetune(collection, settings(tiny_run, tune=tune), tmp_path / "run", talk=SILENT)
+    assert sorted(Path(skip.path).name for skip in summary.skipped) == ["blue-left-box.png", "red-left-ball.png"]
+    with pytest.raises(CollectionError, match=r"2 pictures cannot be used, the first: .*blue-left-box\.png: empty file"):
+        finetune(collection, settings(tiny_run, tune=tune), tmp_path / "strict", strict=True, talk=SILENT)
+
+
+def test_truncated_captions_are_counted(photos, tiny_run, tmp_path: Path):
+    for side in photos.glob("*.txt"):
+        side.write_text("word " * 400)
+    said: list[str] = []
+    finetune(read_collection(photos), settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
+    assert any(line.startswith("24 of 24 captions were cut to the window of 248 tokens: 38.3 %") for line in said), said
+
+
+def test_copies_of_a_picture_and_of_a_caption_are_never_negatives(photos, tiny_run, tmp_path: Path):
+    Image.open(photos / "red-left-ball.png").save(photos / "copy.bmp")
+    (photos / "copy2.png").write_bytes((photos / "red-left-ball.png").read_bytes())
+    (photos / "copy2.txt").write_text("the same pixels in other words")
+    (photos / "copy.txt").write_text((photos / "blue-left-box.txt").read_text())
+    said: list[str] = []
+    finetune(read_collection(photos), settings(tiny_run, seed=3), tmp_path / "run", talk=Talk(say=said.append))
+    assert any("share a picture or a caption with another; they are never each other's negatives" in line for line in said)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero_worked_by_hand():
+    rates = [learning_rate(step, 10, 1.0, 0.2) for step in range(10)]
+    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert rates[6] == pytest.approx(0.5 * (1 + math.cos(math.pi * 4 / 8)))
+    assert rates[9] == pytest.approx(0.5 * (1 + math.cos(math.pi * 7 / 8)))
+    assert learning_rate(0, 1, 1.0, 0.5) == 1.0
