@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ _NEEDS_EXTRA = {
 
 # open_image applies its own limit and reason; Pillow's warning and error at other sizes would only add noise.
 Image.MAX_IMAGE_PIXELS = None
+# Pillow warns of every odd EXIF tag in a picture that it then opens well; an archive has thousands of them.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 def open_image(path: Path, *, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image | Skipped:

@@ -14,9 +14,15 @@ from densecap_search.ui.gallery import LARGE, Gallery, details
 SHOWN, MOST_SHOWN = 24, 200
 # Fonts of the reader's own machine: gradio's default theme asks a font server on the internet.
 _FONTS = ("system-ui", "sans-serif")
+# gradio lays a gallery's captions over its pictures and cuts the grid off; here they stand below, and the page scrolls
 _CSS = """
-.gallery-caption, .caption-label { white-space: pre-line; }
 #caption textarea { font-size: 1.05rem; line-height: 1.5; }
+#grid .grid-wrap { max-height: none; overflow: visible; }
+#grid .gallery-item, #grid .thumbnail-item { height: auto; }
+#grid .thumbnail-item { display: flex; flex-direction: column; aspect-ratio: auto; transform: none; filter: none; }
+#grid .thumbnail-item img { aspect-ratio: 4 / 3; height: auto; background: var(--background-fill-secondary); }
+#grid .caption-label { position: static; width: 100%; max-width: none; border: 0; opacity: 1; text-align: left;
+  white-space: pre-line; }
 """
 
 
@@ -25,21 +31,22 @@ def build_app(searcher: Searcher) -> gr.Blocks:
     gallery = Gallery.of(searcher.index)
     count = len(searcher.index.entries)
 
-    def find(caption: str, shown: float) -> tuple[list[tuple[str, str]], str, list[dict[str, Any]], Any, str]:
+    def find(caption: str, shown: float) -> tuple[list[tuple[str, str]], str, list[dict[str, Any]], Any]:
         hits, message = run_search(searcher, caption, int(shown))
         items = gallery.items(hits)
-        return items, message, [asdict(hit) for hit in hits], gr.update(value=None, visible=False), ""
+        return items, message, [asdict(hit) for hit in hits], gr.update(visible=False)
 
-    def show(hits: list[dict[str, Any]], event: gr.SelectData) -> tuple[Any, str]:
+    def show(hits: list[dict[str, Any]], event: gr.SelectData) -> tuple[Any, str, str]:
         hit = Hit(**hits[event.index])
-        return gr.update(value=str(gallery.copy(hit, LARGE)), visible=True), details(hit)
+        return gr.update(visible=True), str(gallery.copy(hit, LARGE)), details(hit)
 
-    with gr.Blocks(title="densecap search", analytics_enabled=False, fill_width=True) as app:
+    with gr.Blocks(title="densecap search", analytics_enabled=False, fill_width=True,
+                   delete_cache=(3600, 3600)) as app:
         gr.Markdown(f"### Search {count} pictures by describing them")
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 caption = gr.Textbox(
-                    label="Caption", lines=8, max_lines=20, autofocus=True, elem_id="caption",
+                    label="Caption", lines=8, max_lines=12, autofocus=True, elem_id="caption",
                     placeholder="Describe the picture as fully as you can: the place, what is where, colours, "
                     "counts, light. A hundred words are welcome.",
                 )
@@ -47,19 +54,19 @@ def build_app(searcher: Searcher) -> gr.Blocks:
                 shown = gr.Slider(1, most, value=min(SHOWN, most), step=1, label="Pictures shown")
                 button = gr.Button("Search", variant="primary", elem_id="search")
                 message = gr.Markdown(elem_id="message")
-                picture = gr.Image(visible=False, interactive=False, show_label=False, elem_id="picture")
-                text = gr.Markdown(elem_id="details")
             with gr.Column(scale=3):
+                with gr.Row(visible=False) as chosen:
+                    picture = gr.Image(interactive=False, show_label=False, buttons=[], elem_id="picture", scale=2)
+                    text = gr.Markdown(elem_id="details")
                 grid = gr.Gallery(
                     show_label=False, columns=4, object_fit="contain", height="auto", allow_preview=False,
                     elem_id="grid", buttons=[], interactive=False,
                 )
         hits = gr.State([])
         gr.on(
-            [button.click, caption.submit], find, [caption, shown], [grid, message, hits, picture, text],
-            api_name="search",
+            [button.click, caption.submit], find, [caption, shown], [grid, message, hits, chosen], api_name="search",
         )
-        grid.select(show, [hits], [picture, text], api_visibility="private")
+        grid.select(show, [hits], [chosen, picture, text], api_visibility="private")
     return app
 
 

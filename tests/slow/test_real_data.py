@@ -16,6 +16,7 @@ from densecap_search.collection.images import open_image
 from densecap_search.collection.splits import select_splits
 from densecap_search.experiments.starter_heads import measure, read_flickr8k
 from densecap_search.model.sources import load_encoder
+from densecap_search.retrieval.index import load_index
 
 pytestmark = pytest.mark.slow
 SEEDS = (0, 1, 2)
@@ -103,7 +104,7 @@ def test_every_awkward_file_is_right_or_named_alone_and_among_good_ones(real_dat
     result = CliRunner().invoke(main, ["index", str(alone), *model, str(tmp_path / "i")], catch_exceptions=False)
     together = CliRunner().invoke(main, ["index", str(among), *model, str(tmp_path / "j")], catch_exceptions=False)
     assert together.exit_code == 0, together.output
-    indexed = {json.loads(line)["image_id"] for line in (tmp_path / "j" / "gen-000001" / "images.jsonl").open()}
+    indexed = {entry.image_id for entry in load_index(tmp_path / "j").entries}
     assert {f"good{number}.jpg" for number in range(3)} <= indexed
     opened = open_image(source)
     if name in READABLE:
