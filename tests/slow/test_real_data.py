@@ -54,7 +54,7 @@ def test_the_starters_heads_on_flickr8k_test(real_data: Path):
         assert "/".join(f"{direction[metric]['value']:.1f}" for metric in ("R@1", "R@5", "R@10")) in card
 
 
-def test_fine_tuning_heads_on_ids_ade(real_data: Path, tmp_path: Path):
+def test_fine_tuning_heads_on_ids_ade(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     table = real_data / "ids-ade" / "captions.jsonl"
     before = json.loads(run("evaluate", table, "--model", "starter", "--split", "val,test", "--json"))
     assert before["text_to_image"]["gallery"] == 116
@@ -72,8 +72,9 @@ def test_fine_tuning_heads_on_ids_ade(real_data: Path, tmp_path: Path):
             assert report["trained_on"] == 0
             rows.append([report[d][m]["value"] for d in ("text_to_image", "image_to_text") for m in ("R@1", "R@5", "R@10")])
         means[objective] = np.mean(rows, axis=0)
-    for name, figures in means.items():
-        print(f"{name}: text→image {figures[:3].round(1)}, image→text {figures[3:].round(1)}")  # noqa: T201
+    with capsys.disabled():
+        for name, figures in means.items():
+            print(f"\nids-ade, {name}: text→image R@1/5/10 {figures[:3].round(1)}, image→text {figures[3:].round(1)}")  # noqa: T201
     assert means["info_nce"][0] >= 25
     assert means["info_nce"][2] >= 80
     assert means["hn_clip"][0] > 2 * before["text_to_image"]["R@1"]["value"]
