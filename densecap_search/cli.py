@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import click
 
 from densecap_search import __version__, config
 from densecap_search.errors import ConfigError, DensecapError
-from densecap_search.talk import Advance, Talk
+from densecap_search.talk import SILENT, Advance, Talk
 
 if TYPE_CHECKING:
     from densecap_search.collection.records import Collection, Skipped
@@ -130,10 +131,14 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @click.option("--gamma", type=float, help="Margin per caption similarity. Default: 0.5.")
 @click.option("--tune", type=click.Choice(config.TUNE_MODES), help="What trains.")
 @click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
+@click.option("--micro-batch", type=int, help="Pairs in memory at once; the batch stays as large as it is.")
+@click.option("--batches", type=click.Choice(config.BATCHES), help="neighbours brings captions that are alike together.")
 @click.option("--epochs", type=int)
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--context-length", type=int, help="Text window in tokens. Default: 248 for CLIP's text towers.")
 @click.option("--checkpoint", type=click.Choice(["best", "last"]), help="Keep the best on validation, or the last.")
+@click.option("--interpolate", metavar="A", help="Weights A·tuned + (1 - A)·original; or auto, chosen on val.")
+@click.option("--diagnose", type=int, metavar="N", help="Measure saturation every N steps.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS))
 @click.option("--seed", type=int)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of the settings file.")
@@ -151,7 +156,11 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     densecap finetune table.csv --config configs/vit-b-16.yaml -o runs/b16
     densecap finetune table.csv --model ViT-B-16 --pretrained openai --batch-size 64 -o runs/b16
     densecap finetune table.csv --model starter --objective info_nce --set train.lr=5e-4 -o runs/plain
+    densecap finetune table.csv --model ViT-B-16 --pretrained openai --batch-size 1024 --micro-batch 16 -o runs/large
     densecap finetune table.csv --resume -o runs/b16
+
+    Under torchrun all processes share the work:
+    torchrun --nproc-per-node 4 -m densecap_search finetune table.csv --config configs/vit-b-16.yaml -o runs/b16
     """
     from densecap_search.training.loop import CONFIG
     from densecap_search.training.loop import finetune as run_finetune
@@ -165,11 +174,17 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         chosen = config.load_config(config_file, overrides)
     found = _read(collection, chosen.data.image_column, chosen.data.caption_column)
     summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=_talk())
+    if not _first_process():
+        return
     _tell_skipped(summary.skipped[len(found.skipped):])
     if summary.zero_shot and summary.kept:
         _print_epochs([("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)])
     if summary.zero_shot and summary.kept_epoch == 0:
         click.echo("No epoch was better on validation than the model before training: that one was kept.")
+    if summary.saturated is not None:
+        click.echo(f"InfoNCE was solved (below 0.001) on {100 * summary.saturated:.0f} % of the measured batches.")
+    if summary.interpolation is not None:
+        click.echo(f"The kept weights are {summary.interpolation.alpha:g} of the tuned ones.")
     click.echo(f"{summary.steps} steps in {summary.seconds:.0f} s. The model is {output}. Next:\n"
                f"  densecap evaluate {collection} --model {output}\n"
                f"  densecap index {collection} --model {output} -o indexes/{output.name}")
@@ -179,7 +194,8 @@ _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
     "caption_column": "data.caption_column", "objective": "train.objective", "gamma": "train.gamma",
-    "tune": "train.tune", "batch_size": "train.batch_size", "epochs": "train.epochs", "lr": "train.lr",
+    "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
+    "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose", "epochs": "train.epochs", "lr": "train.lr",
     "checkpoint": "train.checkpoint", "precision": "train.precision", "device": "train.device", "seed": "train.seed",
 }
 
@@ -219,7 +235,8 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     densecap index table.csv --model starter -o indexes/table
     """
     from densecap_search.model.sources import load_encoder
-    from densecap_search.retrieval.indexing import update_index
+    from densecap_search.retrieval.indexing import encode_share, update_index
+    from densecap_search.training.distributed import joined
 
     talk = _talk()
     found = _read(collection, image_column, caption_column)
@@ -227,6 +244,12 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     encoder = load_encoder(**model, device=device, precision=precision)
     talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
+    with joined() as processes:
+        if processes.count > 1:
+            encode_share(processes.share(found.records), encoder, talk=talk)
+            processes.wait()
+        if not processes.first:
+            return
     summary = update_index(found, encoder, model, output, kind="flat" if kind == "auto" else kind, strict=strict,
                            talk=talk)
     _tell_skipped(summary.skipped[len(found.skipped):])
@@ -409,6 +432,11 @@ def models(as_json: bool) -> None:
     click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), hf-hub:…, local-dir:….")
 
 
+def _first_process() -> bool:
+    """Whether this is the one of torchrun's processes that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _read(path: Path, image_column: str | None, caption_column: str | None) -> Collection:
     from densecap_search.collection.readers import read_collection
 
@@ -505,6 +533,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _talk() -> Talk:
     """Sentences and progress on stderr: bars on a terminal, a line every few seconds in a log."""
+    if not _first_process():
+        return SILENT
     return Talk(say=lambda sentence: click.echo(sentence, err=True), progress=_bar if sys.stderr.isatty() else _lines)
 
 

@@ -14,7 +14,9 @@ import yaml
 
 from densecap_search.errors import ConfigError
 
-OBJECTIVE_NAMES = ("info_nce", "hn_clip")
+OBJECTIVE_NAMES = ("info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
+SIMILARITIES = ("live", "frozen", "centred")
+BATCHES = ("random", "neighbours")
 TUNE_MODES = ("full", "heads")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -28,6 +30,7 @@ class DataConfig:
     caption_column: str | None = None
     val_share: float = 0.1
     test_share: float = 0.1
+    retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,15 @@ class TrainConfig:
 
     objective: str = "hn_clip"
     gamma: float = 0.5  # cosine units per unit of caption similarity
+    gamma_warmup: float = 0.0  # share of all steps in which gamma rises from 0
+    similarity: str = "live"  # hn_clip's Ḡ: live, frozen (the text tower before training) or centred
+    guard: float | None = None  # captions at least this similar (cosine) are no negatives
+    margin: float | None = None  # of constant_margin, in cosine; None: gamma times the mean similarity
+    smoothing: float = 0.1  # of label_smoothing
     tune: str | None = None  # None: heads for the starter, full for everything else
     batch_size: int | None = None  # pairs that are each other's negatives
+    micro_batch: int | None = None  # pairs in memory at once; adds no negatives, takes none away; None: all
+    batches: str = "random"  # or neighbours: nearest captions come into the same batch
     epochs: int | None = None
     lr: float | None = None
     weight_decay: float = 0.05
@@ -55,7 +65,13 @@ class TrainConfig:
     max_grad_norm: float = 1.0
     logit_scale: str = "learned"  # or "frozen"
     init_logit_scale: float | None = None  # s to start from, 1 to 100; None: the model's own
+    ema: float | None = None  # decay a step of an average of the weights, which is then what is measured and kept
+    interpolate: str | None = None  # α of α·tuned + (1 − α)·original, or auto: chosen on val (and data.retain)
     checkpoint: str = "best"  # by validation, or "last"
+    diagnose: int = 0  # steps between two measurements of saturation; 0: none
+    checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more time
+    compile: bool = False  # torch.compile for both towers
+    tensorboard: bool = False  # also write events for TensorBoard (package tensorboard)
     seed: int = 0
     precision: str = "auto"
     device: str = "auto"
@@ -120,8 +136,19 @@ def check(config: RunConfig) -> RunConfig:
     _one_of("train.device", train.device, DEVICES)
     _one_of("train.logit_scale", train.logit_scale, ("learned", "frozen"))
     _one_of("train.checkpoint", train.checkpoint, ("best", "last"))
+    _one_of("train.similarity", train.similarity, SIMILARITIES)
+    _one_of("train.batches", train.batches, BATCHES)
     _within("train.gamma", train.gamma, 0, 10)
+    _within("train.gamma_warmup", train.gamma_warmup, 0, 1)
+    _within("train.guard", train.guard, -1, 1)
+    _within("train.margin", train.margin, 0, 2)
+    _within("train.smoothing", train.smoothing, 0, 1)
+    _within("train.ema", train.ema, 0, 1)
+    _within("train.diagnose", train.diagnose, 0, None)
     _within("train.batch_size", train.batch_size, 1, None)
+    _within("train.micro_batch", train.micro_batch, 1, None)
+    if train.interpolate is not None and train.interpolate != "auto":
+        _within("train.interpolate", _coerce("train.interpolate", train.interpolate, float), 0, 1)
     _within("train.epochs", train.epochs, 1, None)
     _within("train.lr", train.lr, 0, None)
     _within("train.weight_decay", train.weight_decay, 0, None)
@@ -191,7 +218,9 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
         return None
     kind = next(item for item in kinds if item is not types.NoneType)
     wrong = ConfigError(f"{name} must be {_KIND_WORDS[kind]}, not {value!r}")
-    if isinstance(value, bool) or value is None:
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is bool or isinstance(value, bool) or value is None:
         raise wrong
     try:
         converted = kind(value.strip() if isinstance(value, str) else value)
@@ -202,7 +231,7 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
     return converted
 
 
-_KIND_WORDS = {int: "a whole number", float: "a number", str: "text"}
+_KIND_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:

@@ -35,7 +35,7 @@ def test_what_was_left_open_follows_the_tune_mode():
     ("train: {epochs: 1.5}", "train.epochs must be a whole number, not 1.5"),
     ("train: {gamma: yes}", "train.gamma must be a number, not True"),
     ("train: {gamma: .nan}", "train.gamma must be from 0 to 10, not nan"),
-    ("train: {objective: clip}", "train.objective must be one of info_nce, hn_clip, not 'clip'"),
+    ("train: {objective: clip}", "train.objective must be one of info_nce, hn_clip, constant_margin, label_smoothing, siglip, not 'clip'"),
     ("- a", "must hold sections (data, model, train), not a list"),
     ("a: [", "is not a YAML file"),
 ])

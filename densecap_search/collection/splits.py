@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from densecap_search.collection.records import Collection, Record
@@ -82,9 +82,13 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
     return found
 
 
-def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = None) -> list[int]:
-    """A number a record; equal numbers are the same picture or the same caption, never negatives."""
-    return _components(records, ("group", "caption", "picture"), hashes)
+def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = None,
+                  same_caption: Callable[[str], str] = str.strip) -> list[int]:
+    """A number a record; equal numbers are the same picture or the same caption, never negatives.
+
+    same_caption: a caption → what makes it the same as another; its tokens within the window, for instance.
+    """
+    return _components(records, ("group", "caption", "picture"), hashes, same_caption)
 
 
 def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int,
@@ -110,7 +114,8 @@ def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int,
     return tuple(tuple(records[row] for row in sorted(part)) for part in parts)
 
 
-def _components(records: Sequence[Record], by: Sequence[str], hashes: Mapping[str, str] | None) -> list[int]:
+def _components(records: Sequence[Record], by: Sequence[str], hashes: Mapping[str, str] | None,
+                same_caption: Callable[[str], str] = str.strip) -> list[int]:
     """Connected components (union–find) of records that share any of the named properties."""
     parent = list(range(len(records)))
 
@@ -122,20 +127,21 @@ def _components(records: Sequence[Record], by: Sequence[str], hashes: Mapping[st
 
     seen: dict[tuple[str, str], int] = {}
     for row, record in enumerate(records):
-        for key in _keys(record, by, hashes):
+        for key in _keys(record, by, hashes, same_caption):
             other = seen.setdefault(key, row)
             low, high = sorted((root(row), root(other)))
             parent[high] = low
     return [root(row) for row in range(len(records))]
 
 
-def _keys(record: Record, by: Sequence[str], hashes: Mapping[str, str] | None) -> Iterable[tuple[str, str]]:
+def _keys(record: Record, by: Sequence[str], hashes: Mapping[str, str] | None, same_caption: Callable[[str], str]
+          ) -> Iterable[tuple[str, str]]:
     if "group" in by and record.group:
         yield "group", record.group
     if "burst" in by and record.burst:
         yield "burst", record.burst
     if "caption" in by:
         for caption in record.captions:
-            yield "caption", caption.strip()
+            yield "caption", same_caption(caption)
     if "picture" in by and hashes and record.image_id in hashes:
         yield "picture", hashes[record.image_id]

@@ -10,7 +10,7 @@ import numpy as np
 
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import CollectionError
-from densecap_search.evaluation.metrics import Figure, Ranks, median_rank, rank_queries, summarise
+from densecap_search.evaluation.metrics import Figure, Ranks, mean_figures, median_rank, rank_queries, summarise
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
 from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts, hash_images
@@ -51,6 +51,20 @@ class Pairs:
     def image_to_text(self) -> Ranks:
         """The rank of each picture's best caption."""
         return rank_queries(self.image, self.text, np.arange(len(self.image)), self.owner)
+
+    def mean_figures(self) -> dict[str, dict[str, float]]:
+        """Direction → metric → value, without intervals."""
+        return {"text_to_image": mean_figures(self.text_to_image()),
+                "image_to_text": mean_figures(self.image_to_text())}
+
+
+def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+                workers: int | None = None) -> Pairs:
+    """Vectors of the records whose pictures can be opened, and of their captions."""
+    embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
+    kept = _in_order(records, embeddings.image_ids)
+    text, _ = embed_texts(encoder, [caption for record in kept for caption in record.captions], cached=cached)
+    return Pairs(embeddings.vectors, text, _owners(kept))
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,7 @@ def evaluate(
         raise CollectionError(f"{collection}: none of the {len(records)} pictures could be opened"
                               + (f"; the first: {skipped[0]}" if skipped else ""))
     captions = [caption for record in kept for caption in record.captions]
-    owner = np.repeat(np.arange(len(kept)), [len(record.captions) for record in kept])
+    owner = _owners(kept)
     text, truncation = embed_texts(encoder, captions, talk=talk)
     pairs = Pairs(embeddings.vectors, text, owner)
     return Report(
@@ -112,6 +126,10 @@ def _direction(ranks: Ranks, clusters: Any, gallery: int) -> Direction:
         queries=len(ranks.rank), gallery=gallery, ties=int((ranks.ties > 0).sum()),
         figures=summarise(ranks, clusters), median_rank=median_rank(ranks),
     )
+
+
+def _owners(records: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
 
 
 def _in_order(records: Sequence[Record], image_ids: Sequence[str]) -> list[Record]:

@@ -164,7 +164,7 @@ def embed_images(
     found = image_rows(encoder, records, hashes, cached=cached, workers=workers, talk=talk)
     kept = [records[row] for row in found.kept]
     ids = tuple(record.image_id for record in kept)
-    vectors = _through_head(encoder, "image", found.rows)
+    vectors = heads_of(encoder, "image", found.rows)
     return Embeddings(ids, vectors, tuple(hashes[name] for name in ids)), found.skipped
 
 
@@ -172,20 +172,20 @@ def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool =
                 ) -> tuple[Array, Truncation]:
     """Unit vectors of captions, float32 [N, D]."""
     rows, truncation = text_rows(encoder, captions, cached=cached, talk=talk)
-    vectors = _through_head(encoder, "text", rows)
+    vectors = heads_of(encoder, "text", rows)
     check_finite(vectors, captions)
     return vectors, truncation
 
 
 def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
-    """A picture as the image tower takes it, float32 [3, H, W], or why it cannot be had."""
+    """A picture as the image tower takes it, uint8 [3, H, W], or why it cannot be had."""
     image = open_image(path, min_side=encoder.image_size)
     return image if isinstance(image, Skipped) else encoder.preprocess(image)
 
 
 def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
                   ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
-    """Decoded ahead by threads: (places in paths, pixels [b, 3, H, W], what could not be opened)."""
+    """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened)."""
     places: list[int] = []
     pixels: list[Tensor] = []
     broken: list[Skipped] = []
@@ -322,8 +322,8 @@ def _no_progress() -> Iterator[Callable[[int], None]]:
 
 
 @torch.no_grad()
-def _through_head(encoder: DualEncoder, tower: Tower, rows: Array) -> Array:
-    """In blocks, so that memory stays that of the result."""
+def heads_of(encoder: DualEncoder, tower: Tower, rows: Array) -> Array:
+    """Tower outputs [N, W] → unit vectors [N, D]; in blocks, so that memory stays that of the result."""
     blocks = [
         encoder.from_tower(tower, torch.from_numpy(np.ascontiguousarray(block)).to(encoder.device)).cpu().numpy()
         for block in _blocks(rows, 4096)

@@ -37,6 +37,14 @@ def _flat(vectors: Array) -> Any:
 INDEX_TYPES: Mapping[str, Callable[[Array], Any]] = {"flat": _flat}
 
 
+def nearest(vectors: Array, k: int) -> Any:
+    """For each row of unit vectors [N, D], the numbers of its k nearest other rows by cosine, best first [N, k]."""
+    index = _flat(np.ascontiguousarray(vectors, dtype=np.float32))
+    _, rows = index.search(vectors, min(k + 1, len(vectors)))
+    others = [[row for row in found if row != number][:k] for number, found in enumerate(rows.tolist())]
+    return np.array(others, dtype=np.int64)
+
+
 @dataclass(frozen=True)
 class Entry:
     """What the index knows of a picture beside its vector."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from densecap_search.collection.records import Collection, Skipped
+from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.errors import CollectionError
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.embeddings import Array, Embeddings, embed_images, hash_images
@@ -68,6 +68,17 @@ def update_index(
         skipped=skipped, changed=not unchanged,
         rebuilt_for=old.manifest.model.get("name") if old and not same else None,
     )
+
+
+def encode_share(records: Sequence[Record], encoder: DualEncoder, *, workers: int | None = None, talk: Talk = SILENT
+                 ) -> None:
+    """Put the vectors of some pictures into the cache, where :func:`update_index` of all of them finds them.
+
+    What each of several processes does before one of them writes the index; they must share $DENSECAP_CACHE.
+    """
+    hashes, _ = hash_images(records, talk=talk, workers=workers)
+    readable = [record for record in records if record.image_id in hashes]
+    embed_images(encoder, readable, hashes, workers=workers, talk=talk)
 
 
 def _save_generation(

@@ -1,14 +1,15 @@
 """Pairs in batches: which rows come together, with which caption, and their pictures ahead of time.
 
-An epoch is a function of (seed, epoch) alone, so that a resumed run sees what an uninterrupted one would.
+The plan of an epoch is made before it begins and saved with the run's state, so that a resumed run sees what an
+uninterrupted one would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,29 +18,60 @@ from torch import Tensor
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.embeddings import Array, ahead, read_pixels
+from densecap_search.retrieval.index import nearest
+from densecap_search.training.distributed import ALONE, Processes
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+AHEAD = 128  # pictures decoded before they are asked for
+CLUSTER = 8  # nearest captions that are kept together; more make batches of one theme
 
 
 @dataclass(frozen=True)
 class Batch:
     """Pairs that are each other's negatives, except within a group.
 
-    images: float32 [B, 3, H, W], or tower outputs [B, W]; tokens: int64 [B, L], or tower outputs [B, W];
-    groups: int64 [B].
+    images: uint8 [B, 3, H, W], or tower outputs [B, W]; tokens: int64 [B, L], or tower outputs [B, W];
+    groups: int64 [B]; reference: the captions' embeddings before training [B, D], where the objective needs them.
     """
 
     images: Tensor
     tokens: Tensor
     groups: Tensor
+    reference: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def split(self, size: int) -> list[Batch]:
+        """Micro-batches of at most this many pairs."""
+        return [
+            Batch(self.images[at:at + size], self.tokens[at:at + size], self.groups[at:at + size],
+                  None if self.reference is None else self.reference[at:at + size])
+            for at in range(0, len(self), size)
+        ]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The rows of each batch of an epoch and the caption of each row."""
+    """An epoch: rows in their order [N], how many of them each batch has, and the caption of each row [N]."""
 
-    batches: tuple[Ints, ...]
-    caption: Ints  # [rows] which of the record's captions
+    order: Ints
+    sizes: Ints
+    caption: Ints
+
+    @property
+    def batches(self) -> list[Ints]:
+        """The rows of each batch."""
+        return np.split(self.order, np.cumsum(self.sizes)[:-1])
+
+    def as_tensors(self) -> dict[str, Tensor]:
+        """For the run's state."""
+        return {name: torch.from_numpy(getattr(self, name)) for name in ("order", "sizes", "caption")}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Plan:
+        """What :meth:`as_tensors` made."""
+        return cls(**{name: tensor.numpy() for name, tensor in tensors.items()})
 
 
 class Batches(Protocol):
@@ -49,19 +81,11 @@ class Batches(Protocol):
     def steps(self) -> int:
         """Batches in an epoch."""
 
-    def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
-        """The batches of an epoch, from the given step on."""
+    def plan(self, epoch: int) -> Plan:
+        """Who comes together in an epoch."""
 
-
-def plan_epoch(caption_counts: Sequence[int], batch_size: int, seed: int, epoch: int) -> Plan:
-    """Every pair once, shuffled, in batches as equal as can be and never larger than batch_size.
-
-    Equal batches, because a small last one would have few negatives, and one of a single pair none.
-    """
-    generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(caption_counts))
-    caption = np.array([generator.integers(count) for count in caption_counts], dtype=np.int64)
-    return Plan(tuple(np.array_split(order, steps_per_epoch(len(order), batch_size))), caption)
+    def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
+        """The batches of a plan, from the given step on; of each, this process's share."""
 
 
 def steps_per_epoch(pairs: int, batch_size: int) -> int:
@@ -69,64 +93,123 @@ def steps_per_epoch(pairs: int, batch_size: int) -> int:
     return max(1, -(-pairs // batch_size))
 
 
+def plan_epoch(
+    caption_counts: Sequence[int], batch_size: int, seed: int, epoch: int,
+    embed_captions: Callable[[Ints], Array] | None = None,
+) -> Plan:
+    """Every pair once, shuffled, in batches as equal as can be and never larger than batch_size.
+
+    Equal batches, because a small last one would have few negatives, and one of a single pair none.
+    embed_captions: the chosen caption of each row → embeddings [N, D]; then nearest captions are kept together.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(caption_counts))
+    caption = np.array([generator.integers(count) for count in caption_counts], dtype=np.int64)
+    if embed_captions is not None and len(order) > 1:
+        order = _by_neighbours(embed_captions(caption), order, generator)
+    parts = np.array_split(order, steps_per_epoch(len(order), batch_size))
+    return Plan(order, np.array([len(part) for part in parts], dtype=np.int64), caption)
+
+
+def _by_neighbours(vectors: Array, order: Ints, generator: np.random.Generator) -> Ints:
+    """Clusters of CLUSTER rows: each of the rows in turn, if it is still free, with its nearest free ones; shuffled."""
+    neighbours = nearest(vectors, 4 * CLUSTER)
+    free = np.ones(len(order), dtype=bool)
+    clusters: list[list[int]] = []
+    for row in order.tolist():
+        if not free[row]:
+            continue
+        free[row] = False
+        members = [other for other in neighbours[row].tolist() if free[other]][: CLUSTER - 1]
+        free[members] = False
+        clusters.append([row, *members])
+    shuffled = [clusters[number] for number in generator.permutation(len(clusters))]
+    return np.concatenate([np.array(cluster, dtype=np.int64) for cluster in shuffled])
+
+
 @dataclass
-class PixelBatches:
-    """Batches of pictures and token numbers, for towers that train."""
+class _Source:
+    """What both kinds of batches share. groups: [N]; reference: of all captions, those of a record together."""
 
-    encoder: DualEncoder
-    records: Sequence[Record]
-    groups: Sequence[int]
-    batch_size: int
-    seed: int
-    workers: int | None = None
-    skipped: list[Skipped] = field(default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        """Batches in an epoch."""
-        return steps_per_epoch(len(self.records), self.batch_size)
-
-    def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
-        """Decode ahead of the training step; a picture that has become unreadable leaves its batch."""
-        plan = plan_epoch([len(record.captions) for record in self.records], self.batch_size, self.seed, number)
-        batches = plan.batches[start:]
-        paths = [self.records[row].image for rows in batches for row in rows]
-        loaded = ahead(lambda path: read_pixels(self.encoder, path), paths, self.workers, window=2 * self.batch_size)
-        for rows in batches:
-            pairs = list(zip(rows.tolist(), islice(loaded, len(rows)), strict=True))
-            self.skipped.extend(pixels for _, pixels in pairs if isinstance(pixels, Skipped))
-            kept = [(row, pixels) for row, pixels in pairs if not isinstance(pixels, Skipped)]
-            if not kept:
-                continue
-            captions = [self.records[row].captions[plan.caption[row]] for row, _ in kept]
-            groups = torch.tensor([self.groups[row] for row, _ in kept])
-            yield Batch(torch.stack([pixels for _, pixels in kept]), self.encoder.tokenize(captions).ids, groups)
-
-
-@dataclass(frozen=True)
-class RowBatches:
-    """Batches of tower outputs, for heads: nothing is left to decode or to encode."""
-
-    image_rows: Array  # [N, W]
-    text_rows: Array  # [captions, W], those of a record together
     caption_counts: Sequence[int]
     groups: Sequence[int]
     batch_size: int
     seed: int
+    processes: Processes = ALONE
+    reference: Array | None = None
+    embed_captions: Callable[[Ints], Array] | None = None
+    _first: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._first = np.concatenate([[0], np.cumsum(self.caption_counts)]).astype(np.int64)
 
     @property
     def steps(self) -> int:
         """Batches in an epoch."""
         return steps_per_epoch(len(self.caption_counts), self.batch_size)
 
-    def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
+    def plan(self, epoch: int) -> Plan:
+        """See :func:`plan_epoch`."""
+        embed = self.embed_captions
+        chosen = None if embed is None else lambda caption: embed(self._first[:-1] + caption)
+        return plan_epoch(self.caption_counts, self.batch_size, self.seed, epoch, chosen)
+
+    def shares(self, plan: Plan, start: int) -> list[Ints]:
+        """This process's rows of each batch; in the order of ranks they are the whole batch."""
+        return [np.array_split(rows, self.processes.count)[self.processes.rank] for rows in plan.batches[start:]]
+
+    def numbers(self, rows: Any, plan: Plan) -> Ints:
+        """Rows → numbers of their chosen captions among all captions."""
+        chosen: Ints = self._first[rows] + plan.caption[rows]
+        return chosen
+
+    def extras(self, rows: Any, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Groups and reference embeddings of rows."""
+        groups = torch.from_numpy(np.asarray(self.groups, dtype=np.int64)[rows])
+        if self.reference is None:
+            return groups, None
+        return groups, torch.from_numpy(self.reference[self.numbers(rows, plan)])
+
+
+@dataclass
+class PixelBatches(_Source):
+    """Batches of pictures and token numbers, for towers that train."""
+
+    encoder: DualEncoder = field(kw_only=True)
+    records: Sequence[Record] = field(kw_only=True)
+    workers: int | None = field(default=None, kw_only=True)
+    skipped: list[Skipped] = field(default_factory=list, kw_only=True)
+
+    def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
+        """Decode ahead of the training step; a picture that has become unreadable leaves its batch."""
+        shares = self.shares(plan, start)
+        paths = [self.records[row].image for rows in shares for row in rows]
+        loaded = ahead(lambda path: read_pixels(self.encoder, path), paths, self.workers, window=AHEAD)
+        for rows in shares:
+            pixels = self.encoder.room_for(len(rows))  # filled in place: a list beside it would double it
+            numbers: list[int] = []
+            for row, picture in zip(rows.tolist(), islice(loaded, len(rows)), strict=True):
+                if isinstance(picture, Skipped):
+                    self.skipped.append(picture)
+                    continue
+                pixels[len(numbers)] = picture
+                numbers.append(row)
+            if not numbers and self.processes.count == 1:
+                continue
+            captions = [self.records[row].captions[plan.caption[row]] for row in numbers]
+            tokens = self.encoder.tokenize(captions).ids
+            yield Batch(pixels[: len(numbers)], tokens, *self.extras(np.array(numbers, dtype=np.int64), plan))
+
+
+@dataclass
+class RowBatches(_Source):
+    """Batches of tower outputs, for heads: nothing is left to decode or to encode."""
+
+    image_rows: Array = field(kw_only=True)  # [N, W]
+    text_rows: Array = field(kw_only=True)  # [captions, W], those of a record together
+
+    def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
         """Rows are gathered, no more."""
-        plan = plan_epoch(self.caption_counts, self.batch_size, self.seed, number)
-        first = np.concatenate([[0], np.cumsum(self.caption_counts)])
-        groups = np.asarray(self.groups, dtype=np.int64)
-        for rows in plan.batches[start:]:
-            yield Batch(
-                torch.from_numpy(self.image_rows[rows]),
-                torch.from_numpy(self.text_rows[first[rows] + plan.caption[rows]]),
-                torch.from_numpy(groups[rows]),
-            )
+        for rows in self.shares(plan, start):
+            texts = torch.from_numpy(self.text_rows[self.numbers(rows, plan)])
+            yield Batch(torch.from_numpy(self.image_rows[rows]), texts, *self.extras(rows, plan))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,27 +18,20 @@ from torch import Tensor, nn
 
 from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
-from densecap_search.collection.splits import Splits, group_numbers, split_collection
 from densecap_search.config import RunConfig, TrainConfig
-from densecap_search.errors import CollectionError, RunError, TrainingStopped
-from densecap_search.evaluation.evaluate import Pairs
-from densecap_search.evaluation.metrics import mean_figures
+from densecap_search.errors import ConfigError, RunError, TrainingStopped
+from densecap_search.evaluation.evaluate import embed_pairs
 from densecap_search.files import write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
-from densecap_search.model.encoder import DualEncoder, Features
-from densecap_search.model.sources import RANDOM, load_encoder
-from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import (
-    check_images,
-    embed_images,
-    embed_texts,
-    hash_images,
-    image_rows,
-    text_rows,
-)
-from densecap_search.talk import Talk
-from densecap_search.training.batches import Batch, Batches, PixelBatches, RowBatches
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.sources import load_encoder
+from densecap_search.talk import SILENT, Talk
+from densecap_search.training import interpolate, plots, saturation
+from densecap_search.training.batches import Batch, Plan
+from densecap_search.training.data import TrainingData, prepare
+from densecap_search.training.distributed import Processes, joined
+from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
 from densecap_search.training.objectives import OBJECTIVES
 
@@ -73,6 +66,8 @@ class RunSummary:
     kept: Evaluated | None
     skipped: tuple[Skipped, ...]
     seconds: float
+    interpolation: interpolate.Curve | None = None
+    saturated: float | None = None  # share of the measured batches on which InfoNCE is solved
 
 
 @dataclass
@@ -86,6 +81,7 @@ class _Progress:
     log: list[dict[str, Any]] = field(default_factory=list)
     kept_epoch: int = 0
     best: float = -1.0
+    plan: Plan | None = None  # of the running epoch
 
 
 def finetune(
@@ -95,60 +91,73 @@ def finetune(
     """Fine-tune an encoder on a collection, into a run folder that holds all that is needed to encode.
 
     resume: continue the run that the folder holds; on a CPU in float32 the weights become those of an
-    uninterrupted run. strict: a picture that cannot be read is an error.
+    uninterrupted run. strict: a picture that cannot be read is an error. Under torchrun all processes share the work
+    and the first one writes and speaks.
     """
     started = time.monotonic()
     _check_folder(run, resume)
+    with joined() as processes:
+        talk = talk if processes.first else SILENT
+        encoder, train = _load(config, talk)
+        data = prepare(collection, config, train, encoder, strict, processes, talk)
+        original = interpolate.snapshot(encoder) if train.interpolate else {}
+        job = _Job(encoder, train, run, data, processes, talk)
+        if resume:
+            job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
+        else:
+            job.begin(config, collection)
+        processes.wait()
+        with Interruptions().handled() as interruptions:
+            try:
+                job.train_epochs(interruptions)
+            except BaseException as error:
+                job.save_state()
+                if isinstance(error, KeyboardInterrupt):
+                    talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
+                raise
+            finally:
+                job.save_kept()
+        processes.wait()
+        curve = interpolate.apply(run, original, config, train, data, talk) if original and processes.first else None
+        job.draw_curves()
+        return job.summary(time.monotonic() - started, curve)
+
+
+def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
     model = config.model
     encoder = load_encoder(model.name, pretrained=model.pretrained, arch=model.arch,
                            context_length=model.context_length, device=config.train.device,
                            precision=config.train.precision)
     train = settings.with_tune_defaults(config.train, tuning.default_tune(encoder))
+    objective = OBJECTIVES[train.objective]
+    if "logit_bias" in objective.needs and encoder.model.logit_bias is None:
+        raise ConfigError(f"the objective {train.objective} needs a model with a logit_bias, which {encoder.name} "
+                          "lacks; take a SigLIP model or another objective")
+    if train.checkpointing:
+        encoder.model.set_grad_checkpointing()
+    if train.compile:
+        for tower in (encoder.model.visual, encoder.model.text):
+            tower.compile(dynamic=True)
     talk.say(f"{encoder.name} on {describe(encoder.device)}, {encoder.precision}; {train.objective}"
-             + (f" (γ = {train.gamma:g})" if "gamma" in OBJECTIVES[train.objective].settings else "")
+             + (f" (γ = {train.gamma:g})" if "gamma" in objective.settings else "")
              + f", tune {train.tune}, lr {train.lr:g}, seed {train.seed}")
-    data = _prepare(collection, config, train, encoder, strict, talk)
-    trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned")
-    job = _Job(encoder, train, run, data, trained, talk)
-    if resume:
-        job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
-    else:
-        job.begin(config, collection)
-    with Interruptions().handled() as interruptions:
-        try:
-            job.train_epochs(interruptions)
-        except KeyboardInterrupt:
-            job.save_state()
-            talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
-            raise
-        finally:
-            job.save_kept()
-    return job.summary(time.monotonic() - started)
-
-
-@dataclass(frozen=True)
-class _Data:
-    """What is trained and validated on."""
-
-    splits: Splits
-    hashes: Mapping[str, str]
-    batches: Batches
-    skipped: tuple[Skipped, ...]
+    return encoder, train
 
 
 class _Job:
     """The state of one run. Its methods are the steps of :func:`finetune`, in the order they are called."""
 
-    def __init__(self, encoder: DualEncoder, train: TrainConfig, run: Path, data: _Data,
-                 trained: dict[str, nn.Parameter], talk: Talk) -> None:
+    def __init__(self, encoder: DualEncoder, train: TrainConfig, run: Path, data: TrainingData, processes: Processes,
+                 talk: Talk) -> None:
         self.encoder, self.train, self.run, self.data, self.talk = encoder, train, run, data, talk
-        self.trained = trained
-        objective = OBJECTIVES[train.objective]
-        self.loss = partial(objective.loss, **{name: getattr(train, name) for name in objective.settings})
-        groups = tuning.parameter_groups(trained, train.weight_decay)
+        self.processes = processes
+        self.trained = tuning.select_parameters(encoder, str(train.tune),
+                                                learn_logit_scale=train.logit_scale == "learned")
+        groups = tuning.parameter_groups(self.trained, train.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
         self.at = _Progress()
+        self.average: dict[str, Tensor] = {}  # of the weights, where train.ema asks for it
         self.rng_state = torch.get_rng_state()  # after the last whole step
         self.unsaved: dict[str, Tensor] | None = None  # the kept checkpoint, while only memory has it
         self.saved = time.monotonic()
@@ -159,68 +168,124 @@ class _Job:
 
     def begin(self, config: RunConfig, collection: Collection) -> None:
         """Write what the folder needs from the start, and measure the model as it is: row 0."""
-        torch.manual_seed(self.train.seed)
+        torch.manual_seed(self.train.seed + self.processes.rank)
         if self.train.init_logit_scale is not None:
             with torch.no_grad():
                 self.encoder.model.logit_scale.fill_(math.log(self.train.init_logit_scale))
-        self.run.mkdir(parents=True, exist_ok=True)
-        write_text(self.run / CONFIG, settings.to_yaml(config))
-        splits, hashes = self.data.splits, self.data.hashes
-        parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-        named = {name: {record.image_id: hashes[record.image_id] for record in part} for name, part in parts.items()}
-        write_json(self.run / SPLIT, {"made": splits.made, "seed": self.train.seed,
-                                      "collection": collection.fingerprint(), **named})
+        if self.train.ema is not None:
+            self.average = {name: value.detach().clone() for name, value in self.trained.items()}
+        if self.processes.first:
+            self.run.mkdir(parents=True, exist_ok=True)
+            write_text(self.run / CONFIG, settings.to_yaml(config))
+            splits, hashes = self.data.splits, self.data.hashes
+            named = {name: {record.image_id: hashes[record.image_id] for record in part}
+                     for name, part in (("train", splits.train), ("val", splits.val), ("test", splits.test))}
+            write_json(self.run / SPLIT, {"made": splits.made, "seed": self.train.seed,
+                                          "collection": collection.fingerprint(), **named})
         self._log_epoch(0, self._validate(0), None, 0.0)
-        checkpoint.save_encoder(self.encoder, self.run)
+        if self.processes.first:
+            checkpoint.save_encoder(self.encoder, self.run)
         self.save_state()
 
     def train_epochs(self, interruptions: Interruptions) -> None:
         """Train, and after every epoch validate, keep the best, save."""
         for epoch in range(self.at.epoch, int(self.train.epochs or 0) + 1):
             started = time.monotonic()
-            tuning.set_training_mode(self.encoder, str(self.train.tune))
-            self._train_epoch(epoch, interruptions)
+            if self.at.plan is None:
+                self.at.plan = self.data.batches.plan(epoch)
+            self._train_epoch(epoch, self.at.plan, interruptions)
             evaluated = self._validate(epoch)
             with interruptions.deferred():
                 self._end_epoch(epoch, evaluated, time.monotonic() - started)
 
-    def _train_epoch(self, epoch: int, interruptions: Interruptions) -> None:
+    def _train_epoch(self, epoch: int, plan: Plan, interruptions: Interruptions) -> None:
+        tuning.set_training_mode(self.encoder, str(self.train.tune))
+        steps = self.data.batches.steps
         with (
-            self.talk.progress(f"epoch {epoch}/{self.train.epochs}", self.data.batches.steps, "steps") as advance,
-            closing(self.data.batches.epoch(epoch, self.at.step_in_epoch)) as batches,
+            self.talk.progress(f"epoch {epoch}/{self.train.epochs}", steps, "steps") as advance,
+            closing(self.data.batches.read(plan, self.at.step_in_epoch)) as batches,
         ):
             advance(self.at.step_in_epoch)
             for batch in batches:
-                loss = self.loss_of(batch)
-                value = loss.item()
+                measured = self._diagnose(batch)
+                value = self._backward(batch)
                 if not math.isfinite(value):
                     raise TrainingStopped(
                         f"the loss became {value} at step {self.at.step + 1}; the last good checkpoint is in "
                         f"{self.run}; try a lower learning rate or --precision fp32"
                     )
-                self.optimizer.zero_grad(set_to_none=True)
-                if loss.requires_grad:
-                    self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 with interruptions.deferred():
                     self._update()
                     self.at.step += 1
                     self.at.step_in_epoch += 1
                     self.at.losses.append(value)
+                    self.at.log.extend(measured)
                     self.rng_state = torch.get_rng_state()
                 advance(1)
 
-    def loss_of(self, batch: Batch) -> Tensor:
-        """The objective on one batch."""
+    def _backward(self, batch: Batch) -> float:
+        """Leave the gradient of the whole batch, of all processes, in the parameters; returns the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        chunks = batch.split(self.train.micro_batch or max(1, len(batch)))
+        loss = backward_in_chunks(chunks, self.embed, partial(self.loss_of, batch), self._scaled_backward,
+                                  self.encoder.device)
+        self.processes.average_gradients(self.trained.values())
+        return self.processes.mean(loss).item()
+
+    def _scaled_backward(self, loss: Tensor) -> None:
+        if loss.requires_grad:
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Pairs → image and text embeddings [b, D]."""
         if self.train.tune == "heads":
-            features = Features(
-                self.encoder.from_tower("image", batch.images.to(self.encoder.device)),
-                self.encoder.from_tower("text", batch.tokens.to(self.encoder.device)),
-                self.encoder.logit_scale(),
-            )
-        else:
-            features = self.encoder.features(batch.images, batch.tokens)
-        return self.loss(features.image, features.text, features.logit_scale,
-                         groups=batch.groups.to(self.encoder.device))
+            device = self.encoder.device
+            return (self.encoder.from_tower("image", batch.images.to(device)),
+                    self.encoder.from_tower("text", batch.tokens.to(device)))
+        return self.encoder.encode_image(batch.images), self.encoder.encode_text(batch.tokens)
+
+    def loss_of(self, batch: Batch, image: Tensor, text: Tensor) -> Tensor:
+        """The objective of this process's rows against the columns of all, weighted so that processes average to it."""
+        processes, groups = self.processes, batch.groups.to(self.encoder.device)
+        columns: dict[str, Tensor] = {}
+        reference = None if batch.reference is None else batch.reference.to(self.encoder.device)
+        if reference is not None:
+            columns["reference"] = reference
+        if processes.count == 1:
+            return self._objective()(image, text, self.encoder.logit_scale(), groups=groups, **columns)
+        labels = torch.arange(len(image), device=image.device) + processes.offset(len(image))
+        columns |= {"all_image": processes.gather(image), "all_text": processes.gather(text), "labels": labels,
+                    "all_groups": processes.gather(groups)}
+        if reference is not None:
+            columns["all_reference"] = processes.gather(reference)
+        loss = self._objective()(image, text, self.encoder.logit_scale(), groups=groups, **columns)
+        return loss * (len(image) * processes.count / len(columns["all_image"]))
+
+    def _objective(self) -> Callable[..., Tensor]:
+        """The loss with its settings as they are at this step."""
+        objective = OBJECTIVES[self.train.objective]
+        values = {name: getattr(self.train, name) for name in objective.settings}
+        if "gamma" in values and self.train.gamma_warmup:
+            values["gamma"] *= min(1.0, self.at.step / (self.train.gamma_warmup * self.total_steps))
+        if "logit_bias" in objective.needs:
+            values["logit_bias"] = self.encoder.model.logit_bias.reshape(())
+        return partial(objective.loss, **values)
+
+    def _diagnose(self, batch: Batch) -> list[dict[str, Any]]:
+        """Every train.diagnose steps: what saturation this batch shows, with the weights as they are."""
+        if not self.train.diagnose or self.at.step % self.train.diagnose:
+            return []
+        self.encoder.model.eval()
+        precision, self.encoder.precision = self.encoder.precision, "fp32"
+        image, text = self.embed(batch)
+        extra = {} if batch.reference is None else {"reference": batch.reference.to(image.device)}
+        measured = saturation.measure(
+            self.at.step, image, text, self.encoder.logit_scale(), partial(self._objective(), **extra),
+            list(self.trained.values()), batch.groups.to(image.device),
+        )
+        self.encoder.precision = precision
+        tuning.set_training_mode(self.encoder, str(self.train.tune))
+        return [measured.as_json()]
 
     def _update(self) -> None:
         for group in self.optimizer.param_groups:
@@ -232,14 +297,16 @@ class _Job:
         self.scaler.update()
         with torch.no_grad():
             self.encoder.model.logit_scale.clamp_(0.0, math.log(MAX_LOGIT_SCALE))
+            for name, value in self.average.items():
+                value.lerp_(self.trained[name], 1 - float(self.train.ema or 0))
 
     def _end_epoch(self, epoch: int, evaluated: Evaluated | None, seconds: float) -> None:
         row = self._log_epoch(epoch, evaluated, float(np.mean(self.at.losses)) if self.at.losses else None, seconds)
         if self.at.kept_epoch == epoch:
-            self.unsaved = {name: value.detach().cpu().clone() for name, value in self._changing().items()}
+            self.unsaved = {name: value.detach().cpu().clone() for name, value in self._measured().items()}
         if time.monotonic() - self.saved > SAVE_SECONDS:
             self.save_kept()
-        self.at.epoch, self.at.step_in_epoch, self.at.losses = epoch + 1, 0, []
+        self.at.epoch, self.at.step_in_epoch, self.at.losses, self.at.plan = epoch + 1, 0, [], None
         self.save_state()
         self.talk.say(_describe_epoch(row))
 
@@ -253,21 +320,21 @@ class _Job:
             "epoch": epoch, "step": self.at.step, "loss": loss,
             "lr": self.optimizer.param_groups[0]["lr"] if epoch else 0.0,
             "logit_scale": self.encoder.logit_scale().item(), "seconds": round(seconds, 2),
+            "weights": "average" if self.average and epoch else "trained",
             "val": dict(evaluated.figures) if evaluated else None,
         }
         self.at.log.append(row)
-        write_text(self.run / LOG, "".join(json.dumps(line) + "\n" for line in self.at.log))
-        write_json(self.run / BEST, {"checkpoint": self.train.checkpoint, "epoch": self.at.kept_epoch,
-                                     "val": self.at.log[self.at.kept_epoch]["val"], "zero_shot": self.at.log[0]["val"]})
+        if self.processes.first:
+            write_text(self.run / LOG, "".join(json.dumps(line) + "\n" for line in self.at.log))
+            best = {"checkpoint": self.train.checkpoint, "epoch": self.at.kept_epoch,
+                    "val": self._row(self.at.kept_epoch)["val"], "zero_shot": self._row(0)["val"]}
+            write_json(self.run / BEST, best)
+            if self.train.tensorboard:
+                plots.write_tensorboard(self.run, row)
         return row
 
-    def save_kept(self) -> None:
-        """Write the kept checkpoint into the run folder, where it is not there yet."""
-        if self.unsaved is None:
-            return
-        weights = {**self.encoder.model.state_dict(), **self.unsaved}
-        checkpoint.save_weights(weights, self.run / checkpoint.WEIGHTS)
-        self.unsaved, self.saved = None, time.monotonic()
+    def _row(self, epoch: int) -> dict[str, Any]:
+        return next(row for row in self.at.log if row.get("epoch") == epoch)
 
     def _validate(self, epoch: int) -> Evaluated | None:
         records = self.data.splits.val
@@ -275,20 +342,47 @@ class _Job:
             return None
         self.encoder.model.eval()
         cached = self.train.tune == "heads" or epoch == 0  # a tower that trains is another after every epoch
-        embeddings, _ = embed_images(self.encoder, records, self.data.hashes, cached=cached, workers=self.train.workers)
-        kept = [record for record in records if record.image_id in set(embeddings.image_ids)]
-        text, _ = embed_texts(self.encoder, [c for record in kept for c in record.captions], cached=cached)
-        pairs = Pairs(embeddings.vectors, text, np.repeat(np.arange(len(kept)), [len(r.captions) for r in kept]))
-        ranks = {"text_to_image": pairs.text_to_image(), "image_to_text": pairs.image_to_text()}
-        return Evaluated(epoch, self.at.step, {name: mean_figures(value) for name, value in ranks.items()})
+        with self._measured_weights():
+            pairs = embed_pairs(self.encoder, records, self.data.hashes, cached=cached, workers=self.train.workers)
+        return Evaluated(epoch, self.at.step, pairs.mean_figures())
+
+    def _measured(self) -> dict[str, Tensor]:
+        """What training changes, as it is measured and kept: the average of the weights where there is one."""
+        return {**self.trained, "logit_scale": self.encoder.model.logit_scale, **self.average}
+
+    @contextmanager
+    def _measured_weights(self) -> Iterator[None]:
+        """Within the block the encoder has the weights that are measured and kept."""
+        trained = {name: self.trained[name].detach().clone() for name in self.average}
+        with torch.no_grad():
+            for name, value in self.average.items():
+                self.trained[name].copy_(value)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, value in trained.items():
+                    self.trained[name].copy_(value)
+
+    def save_kept(self) -> None:
+        """Write the kept checkpoint into the run folder, where it is not there yet."""
+        if self.unsaved is None or not self.processes.first:
+            return
+        weights = {**self.encoder.model.state_dict(), **self.unsaved}
+        checkpoint.save_weights(weights, self.run / checkpoint.WEIGHTS)
+        self.unsaved, self.saved = None, time.monotonic()
 
     def save_state(self) -> None:
         """All that --resume continues from, as it was after the last whole step."""
+        if not self.processes.first:
+            return
         at = self.at
+        weights = {**self.trained, "logit_scale": self.encoder.model.logit_scale}
         checkpoint.save_state({
             "epoch": at.epoch, "step_in_epoch": at.step_in_epoch, "step": at.step, "losses": at.losses,
             "log": json.dumps(at.log), "kept_epoch": at.kept_epoch, "best": at.best,
-            "weights": {name: value.detach().cpu() for name, value in self._changing().items()},
+            "plan": None if at.plan is None else at.plan.as_tensors(),
+            "weights": {name: value.detach().cpu() for name, value in weights.items()}, "average": self.average,
             "kept": self.unsaved, "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
             "rng": self.rng_state,
         }, self.run / checkpoint.STATE)
@@ -299,31 +393,37 @@ class _Job:
         if saved["collection"] != collection.fingerprint():
             raise RunError(f"{collection.name} has changed since {self.run} was begun; train anew into another folder")
         with torch.no_grad():
-            for name, value in self._changing().items():
+            for name, value in {**self.trained, "logit_scale": self.encoder.model.logit_scale}.items():
                 value.copy_(state["weights"][name])
+        self.average = {name: value.to(self.encoder.device) for name, value in state["average"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["rng"])
         self.rng_state, self.unsaved = state["rng"], state["kept"]
         self.at = _Progress(
             state["epoch"], state["step_in_epoch"], state["step"], list(state["losses"]), json.loads(state["log"]),
-            state["kept_epoch"], state["best"],
+            state["kept_epoch"], state["best"], None if state["plan"] is None else Plan.from_tensors(state["plan"]),
         )
         self.talk.say(f"continuing {self.run} after step {self.at.step} of {self.total_steps}")
 
-    def _changing(self) -> dict[str, Tensor]:
-        """What training changes; logit_scale always, for init_logit_scale may have set it."""
-        return {**self.trained, "logit_scale": self.encoder.model.logit_scale}
+    def draw_curves(self) -> None:
+        """Loss, learning rate, validation and saturation as pictures, where matplotlib is installed."""
+        if self.processes.first and not plots.draw_run(self.run, self.at.log) and self.train.diagnose:
+            self.talk.say("the diagnosis is in log.jsonl; for its plots: pip install 'densecap-search[plots]'")
 
-    def summary(self, seconds: float) -> RunSummary:
+    def summary(self, seconds: float, curve: interpolate.Curve | None) -> RunSummary:
         """What there is to tell at the end."""
         def evaluated(epoch: int) -> Evaluated | None:
-            row = self.at.log[epoch]
+            row = self._row(epoch)
             return Evaluated(epoch, row["step"], row["val"]) if row["val"] else None
 
         extra = tuple(getattr(self.data.batches, "skipped", ()))
-        return RunSummary(self.run, int(self.train.epochs or 0), self.at.step, self.at.kept_epoch, evaluated(0),
-                          evaluated(self.at.kept_epoch), (*self.data.skipped, *dict.fromkeys(extra)), seconds)
+        measured = [row["diagnose"]["saturated"] for row in self.at.log if "diagnose" in row]
+        return RunSummary(
+            self.run, int(self.train.epochs or 0), self.at.step, self.at.kept_epoch, evaluated(0),
+            evaluated(self.at.kept_epoch), (*self.data.skipped, *dict.fromkeys(extra)), seconds, curve,
+            sum(measured) / len(measured) if measured else None,
+        )
 
 
 def learning_rate(step: int, total: int, peak: float, warmup: float) -> float:
@@ -343,60 +443,9 @@ def _check_folder(run: Path, resume: bool) -> None:
         raise RunError(f"{run} is a file; choose a folder with -o")
 
 
-def _prepare(collection: Collection, config: RunConfig, train: TrainConfig, encoder: DualEncoder, strict: bool,
-             talk: Talk) -> _Data:
-    """Splits, groups and batches of the pictures that can be read."""
-    hashes, unreadable = hash_images(collection.captioned, talk=talk, workers=train.workers)
-    readable = [record for record in collection.captioned if record.image_id in hashes]
-    if train.tune == "heads":  # the only pass that the towers make
-        found = image_rows(encoder, readable, hashes, workers=train.workers, talk=talk)
-        records, broken = [readable[row] for row in found.kept], found.skipped
-    else:  # what cannot be opened must be known before the first step
-        records, broken = check_images(encoder, readable, workers=train.workers, talk=talk)
-    skipped = (*collection.skipped, *unreadable, *broken)
-    if strict and skipped:
-        raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
-                              "mend them or train without --strict")
-    usable = Collection(collection.name, tuple(records), skipped)
-    splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,
-                              seed=train.seed, hashes=hashes)
-    groups = group_numbers(splits.train, hashes)
-    captions = [caption for record in splits.train for caption in record.captions]
-    batch_size = int(train.batch_size or 1)
-    if train.tune == "heads":
-        texts, truncation = text_rows(encoder, captions, talk=talk)
-        row_of = {record.image_id: row for row, record in enumerate(records)}
-        images = found.rows[[row_of[record.image_id] for record in splits.train]]
-        if config.model.pretrained == RANDOM:
-            tuning.fit_standardisation(encoder, images, texts)
-        counts = [len(record.captions) for record in splits.train]
-        batches: Batches = RowBatches(images, texts, counts, groups, batch_size, train.seed)
-    else:
-        truncation = Truncation.of(encoder.tokenize(captions).lengths, encoder.context_length)
-        batches = PixelBatches(encoder, splits.train, groups, batch_size, train.seed, train.workers)
-    _tell_about(splits, groups, truncation, batches, batch_size, talk)
-    return _Data(splits, hashes, batches, skipped)
-
-
-def _tell_about(splits: Splits, groups: Sequence[int], truncation: Truncation, batches: Batches, batch_size: int,
-                talk: Talk) -> None:
-    pairs = len(splits.train)
-    talk.say(f"train {pairs}, val {len(splits.val)}, test {len(splits.test)} pictures (splits {splits.made})")
-    talk.say(str(truncation))
-    if len(set(groups)) < pairs:
-        talk.say(f"{pairs - len(set(groups))} training pictures share a picture or a caption with another; "
-                 "they are never each other's negatives")
-    largest = -(-pairs // batches.steps)
-    if pairs < batch_size:
-        talk.say(f"only {pairs} pairs: the batch size is {largest}, not {batch_size}")
-    if pairs == 1:
-        talk.say("a single pair has no negatives: the loss is 0 and nothing will change")
-    if not splits.val:
-        talk.say("no validation pictures: nothing is measured meanwhile, and the last checkpoint is kept")
-
-
 def _describe_epoch(row: Mapping[str, Any]) -> str:
-    text = f"epoch {row['epoch']}: loss {row['loss']:.4f}, logit_scale {row['logit_scale']:.1f}"
+    loss = "no batch" if row["loss"] is None else f"loss {row['loss']:.4f}"
+    text = f"epoch {row['epoch']}: {loss}, logit_scale {row['logit_scale']:.1f}"
     if row["val"]:
         t2i, i2t = row["val"]["text_to_image"], row["val"]["image_to_text"]
         text += f", val R@1 text→image {t2i['R@1']:.1f}, image→text {i2t['R@1']:.1f}"

@@ -128,7 +128,7 @@ def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_ru
 
 @pytest.mark.parametrize(("words", "sentence"), [
     (["finetune", "nowhere", "-o", "r"], "nowhere does not exist; give a folder of pictures or a CSV, TSV, JSONL or JSON table"),
-    (["finetune", "{photos}", "-o", "r", "--set", "train.gama=1"], "unknown key train.gama; known keys here: batch_size, checkpoint"),
+    (["finetune", "{photos}", "-o", "r", "--set", "train.gama=1"], "unknown key train.gama; known keys here: batch_size, batches, "),
     (["finetune", "{photos}", "-o", "r", "--set", "train.lr=fast"], "train.lr must be a number, not 'fast'"),
     (["finetune", "{photos}", "-o", "r", "--set", "lr"], "--set takes key=value, not 'lr'"),
     (["finetune", "{photos}", "-o", "r", "--epochs", "0"], "train.epochs must be 1 or more, not 0"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import open_clip
@@ -10,6 +11,7 @@ from helpers import TINY, make_tiny
 
 from densecap_search.errors import ModelError, RunError
 from densecap_search.model.checkpoint import load_run, save_encoder
+from densecap_search.model.encoder import DualEncoder, default_preprocess
 from densecap_search.model.sources import load_encoder
 
 CAPTIONS = ["a red ball on the left", "a blue box", "word " * 300]
@@ -21,6 +23,21 @@ def test_vectors_are_unit_rows(tiny):
     assert features.image.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
     assert features.text.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
     assert features.logit_scale.item() == pytest.approx(1 / 0.07, rel=1e-5)
+
+
+@pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])
+def test_pixels_are_those_of_open_clips_transform(resize_mode: str):
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from PIL import Image
+
+    settings = default_preprocess(size=32, resize_mode=resize_mode)
+    tiny = make_tiny()
+    encoder = DualEncoder(tiny.model, replace(tiny.spec, preprocess=settings), tiny.tokenizer)
+    image = Image.effect_mandelbrot((90, 50), (-2, -1.5, 1, 1.5), 50).convert("RGB")
+    theirs = image_transform_v2(PreprocessCfg(**settings), is_train=False)(image)
+    assert torch.allclose(encoder._to_device(encoder.preprocess(image)[None])[0], theirs, atol=1e-6)
+    whole = encoder.encode_image(theirs[None])
+    assert torch.allclose(encoder.encode_image(encoder.preprocess(image)[None]), whole, atol=1e-6)
 
 
 def test_tokens_equal_those_of_open_clip(tiny):

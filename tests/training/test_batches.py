@@ -5,7 +5,9 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.splits import group_numbers
-from densecap_search.training.batches import PixelBatches, RowBatches, plan_epoch, steps_per_epoch
+from densecap_search.retrieval.embeddings import read_pixels
+from densecap_search.training.batches import PixelBatches, Plan, RowBatches, plan_epoch, steps_per_epoch
+from densecap_search.training.distributed import Processes
 
 
 def test_an_epoch_sees_every_pair_once_in_equal_batches():
@@ -34,35 +36,66 @@ def test_row_batches_keep_picture_caption_and_group_together():
     counts = [1, 3, 2, 1, 1]
     image = np.arange(5, dtype=np.float32)[:, None]
     text = np.repeat(np.arange(5, dtype=np.float32), counts)[:, None]
-    batches = RowBatches(image, text, counts, [0, 1, 2, 3, 4], 2, seed=0)
+    batches = RowBatches(counts, [0, 1, 2, 3, 4], 2, seed=0, image_rows=image, text_rows=text)
     assert batches.steps == 3
     for epoch in range(1, 6):
-        for batch in batches.epoch(epoch):
+        for batch in batches.read(batches.plan(epoch)):
             assert torch.equal(batch.images, batch.tokens)
             assert torch.equal(batch.images[:, 0].long(), batch.groups)
 
 
 def test_starting_within_an_epoch_gives_its_remaining_batches():
-    batches = RowBatches(np.arange(9, dtype=np.float32)[:, None], np.arange(9, dtype=np.float32)[:, None], [1] * 9,
-                         list(range(9)), 3, seed=0)
-    whole = [batch.groups.tolist() for batch in batches.epoch(1)]
-    assert [batch.groups.tolist() for batch in batches.epoch(1, start=1)] == whole[1:]
+    rows = np.arange(9, dtype=np.float32)[:, None]
+    batches = RowBatches([1] * 9, list(range(9)), 3, seed=0, image_rows=rows, text_rows=rows)
+    plan = Plan.from_tensors(batches.plan(1).as_tensors())
+    whole = [batch.groups.tolist() for batch in batches.read(plan)]
+    assert [batch.groups.tolist() for batch in batches.read(plan, start=1)] == whole[1:]
+
+
+def test_processes_share_each_batch_without_repeats():
+    rows = np.arange(11, dtype=np.float32)[:, None]
+    shares = []
+    for rank in range(3):
+        batches = RowBatches([1] * 11, list(range(11)), 4, seed=0, processes=Processes(rank, 3), image_rows=rows, text_rows=rows)
+        shares.append([batch.groups.tolist() for batch in batches.read(batches.plan(1))])
+    alone = RowBatches([1] * 11, list(range(11)), 4, seed=0, image_rows=rows, text_rows=rows)
+    whole = [batch.groups.tolist() for batch in alone.read(alone.plan(1))]
+    assert [[row for share in shares for row in share[step]] for step in range(3)] == whole
+
+
+def test_neighbours_bring_captions_that_are_alike_together_and_repeat_none():
+    # 16 themes of 8 captions each, themes orthogonal to each other
+    themes = np.repeat(np.eye(16, dtype=np.float32), 8, axis=0) + 0.01 * np.random.default_rng(0).normal(size=(128, 16))
+    vectors = (themes / np.linalg.norm(themes, axis=1, keepdims=True)).astype(np.float32)
+    plan = plan_epoch([1] * 128, 16, 0, 1, embed_captions=lambda caption: vectors)
+    assert sorted(plan.order) == list(range(128))
+    assert [len(set((batch // 8).tolist())) for batch in plan.batches] == [2] * 8
+    mixed = plan_epoch([1] * 128, 16, 0, 1)
+    assert min(len(set((batch // 8).tolist())) for batch in mixed.batches) > 6
+
+
+def test_micro_batches_are_the_batch_in_order():
+    rows = np.arange(10, dtype=np.float32)[:, None]
+    batches = RowBatches([1] * 10, list(range(10)), 10, seed=0, reference=rows, image_rows=rows, text_rows=rows)
+    (batch,) = batches.read(batches.plan(1))
+    parts = batch.split(4)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert torch.equal(torch.cat([part.groups for part in parts]), batch.groups)
+    assert torch.equal(batch.reference, batch.images)
 
 
 def test_a_picture_that_vanishes_leaves_its_batch_and_shifts_no_caption(collection):
     tiny = make_tiny()
     records = collection.records
     records[5].image.write_bytes(b"")
-    batches = PixelBatches(tiny, records, group_numbers(records), batch_size=10, seed=0, workers=2)
+    batches = PixelBatches([1] * 24, group_numbers(records), 10, seed=0, encoder=tiny, records=records, workers=2)
     seen = {}
-    for batch in batches.epoch(1):
+    for batch in batches.read(batches.plan(1)):
         for pixels, tokens, group in zip(batch.images, batch.tokens, batch.groups, strict=True):
             seen[int(group)] = (pixels, tokens)
     assert sorted(seen) == [row for row in range(24) if row != 5]
     assert [skip.reason for skip in batches.skipped] == ["empty file"]
     for row in (0, 6, 23):
-        from densecap_search.retrieval.embeddings import read_pixels
-
         pixels, tokens = seen[row]
         assert torch.equal(pixels, read_pixels(tiny, records[row].image))
         ids = tiny.tokenize(records[row].captions).ids[0]

@@ -1,0 +1,142 @@
+"""From a collection to what the training loop takes: splits, groups, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from densecap_search.collection.records import Collection, Record, Skipped
+from densecap_search.collection.splits import Splits, group_numbers, split_collection
+from densecap_search.config import RunConfig, TrainConfig
+from densecap_search.errors import CollectionError
+from densecap_search.model import tuning
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.sources import RANDOM
+from densecap_search.model.window import Truncation
+from densecap_search.retrieval.embeddings import (
+    Array,
+    check_images,
+    embed_texts,
+    hash_images,
+    heads_of,
+    image_rows,
+    text_rows,
+)
+from densecap_search.talk import Talk
+from densecap_search.training.batches import Batches, Ints, PixelBatches, RowBatches
+from densecap_search.training.distributed import Processes
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What is trained and validated on. hashes: image_id → content hash."""
+
+    splits: Splits
+    hashes: Mapping[str, str]
+    batches: Batches
+    skipped: tuple[Skipped, ...]
+
+
+def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encoder: DualEncoder, strict: bool,
+            processes: Processes, talk: Talk) -> TrainingData:
+    """Splits, groups and batches of the pictures that can be read."""
+    hashes, unreadable = hash_images(collection.captioned, talk=talk, workers=train.workers)
+    readable = [record for record in collection.captioned if record.image_id in hashes]
+    records, broken, rows = _open_pictures(readable, hashes, train, encoder, processes, talk)
+    skipped = (*collection.skipped, *unreadable, *broken)
+    if strict and skipped:
+        raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
+                              "mend them or train without --strict")
+    usable = Collection(collection.name, tuple(records), skipped)
+    splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,
+                              seed=train.seed, hashes=hashes)
+    captions = [caption for record in splits.train for caption in record.captions]
+    # within the window, because what lies beyond it makes no difference to the model
+    groups = group_numbers(splits.train, hashes, same_caption=_TokensOf(encoder, captions))
+    batches, truncation = _batches(splits.train, captions, groups, rows, config, train, encoder, processes, talk)
+    _tell_about(splits, groups, truncation, batches, int(train.batch_size or 1), talk)
+    return TrainingData(splits, hashes, batches, skipped)
+
+
+def _open_pictures(
+    readable: Sequence[Record], hashes: Mapping[str, str], train: TrainConfig, encoder: DualEncoder,
+    processes: Processes, talk: Talk,
+) -> tuple[list[Record], tuple[Skipped, ...], dict[str, Array]]:
+    """The records whose pictures can be opened, the others with reasons, and for heads image_id → tower output."""
+    if train.tune != "heads":  # what cannot be opened must be known before the first step
+        records, broken = check_images(encoder, readable, workers=train.workers, talk=talk)
+        return records, broken, {}
+    if processes.count > 1:  # each process encodes its share; then all find all of it in the cache
+        image_rows(encoder, list(processes.share(readable)), hashes, workers=train.workers, talk=talk)
+        processes.wait()
+    found = image_rows(encoder, readable, hashes, workers=train.workers, talk=talk)
+    records = [readable[row] for row in found.kept]
+    return records, found.skipped, {record.image_id: row for record, row in zip(records, found.rows, strict=True)}
+
+
+def _batches(
+    records: Sequence[Record], captions: Sequence[str], groups: Sequence[int], rows: Mapping[str, Array],
+    config: RunConfig, train: TrainConfig, encoder: DualEncoder, processes: Processes, talk: Talk,
+) -> tuple[Batches, Truncation]:
+    counts = [len(record.captions) for record in records]
+    batch_size = int(train.batch_size or 1)
+    reference = None
+    if train.objective == "hn_clip" and train.similarity == "frozen":
+        reference, _ = embed_texts(encoder, captions, talk=talk)
+
+    if train.tune == "heads":
+        texts, truncation = text_rows(encoder, captions, talk=talk)
+        images = np.stack([rows[record.image_id] for record in records])
+        if config.model.pretrained == RANDOM:
+            tuning.fit_standardisation(encoder, images, texts)
+
+        def embed(numbers: Ints) -> Array:
+            return heads_of(encoder, "text", texts[numbers])
+
+        made: Batches = RowBatches(counts, groups, batch_size, train.seed, processes, reference,
+                                   embed if train.batches == "neighbours" else None, image_rows=images, text_rows=texts)
+        return made, truncation
+
+    def encode(numbers: Ints) -> Array:
+        return embed_texts(encoder, [captions[number] for number in numbers], cached=False)[0]
+
+    made = PixelBatches(counts, groups, batch_size, train.seed, processes, reference,
+                        encode if train.batches == "neighbours" else None, encoder=encoder, records=records,
+                        workers=train.workers)
+    return made, Truncation.of(encoder.tokenize(captions).lengths, encoder.context_length)
+
+
+class _TokensOf:
+    """A caption → its tokens within the window, as a key; all of them are looked up in one go."""
+
+    def __init__(self, encoder: DualEncoder, captions: Sequence[str]) -> None:
+        unique = list(dict.fromkeys(captions))
+        self._key: dict[str, str] = {}
+        for start in range(0, len(unique), 1024):
+            block = unique[start:start + 1024]
+            for caption, ids in zip(block, encoder.tokenize(block).ids, strict=True):
+                self._key[caption] = bytes(ids[: int(ids.nonzero().max()) + 1 if ids.any() else 0].numpy()).hex()
+
+    def __call__(self, caption: str) -> str:
+        return self._key[caption]
+
+
+def _tell_about(splits: Splits, groups: Sequence[int], truncation: Truncation, batches: Batches, batch_size: int,
+                talk: Talk) -> None:
+    pairs = len(splits.train)
+    talk.say(f"train {pairs}, val {len(splits.val)}, test {len(splits.test)} pictures (splits {splits.made})")
+    talk.say(str(truncation))
+    if len(set(groups)) < pairs:
+        talk.say(f"{pairs - len(set(groups))} training pictures share a picture or a caption with another; "
+                 "they are never each other's negatives")
+    largest = -(-pairs // batches.steps)
+    if pairs < batch_size:
+        talk.say(f"only {pairs} pairs: the batch size is {largest}, not {batch_size}")
+    if pairs == 1:
+        talk.say("a single pair has no negatives: the loss is 0 and nothing will change")
+    if not splits.val:
+        talk.say("no validation pictures: nothing is measured meanwhile, and the last checkpoint is kept")
+
+

@@ -1,0 +1,89 @@
+"""Between the model before and after: α·tuned + (1 − α)·original.
+
+Fine-tuning on one collection costs retrieval on others; weights on the line between both often keep most of both.
+Source: Wortsman et al. 2022, arXiv:2109.01903.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from densecap_search.collection.readers import read_collection
+from densecap_search.collection.records import Record
+from densecap_search.config import RunConfig, TrainConfig
+from densecap_search.errors import ConfigError
+from densecap_search.evaluation.evaluate import embed_pairs
+from densecap_search.files import write_json
+from densecap_search.model import checkpoint
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval.embeddings import hash_images
+from densecap_search.talk import Talk
+from densecap_search.training.data import TrainingData
+
+ALPHAS = tuple(step / 10 for step in range(11))
+CURVE = "interpolation.json"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean R@1 of both directions, percent, by α: on val and, where one was named, on the retention collection."""
+
+    alpha: float  # the one that was taken
+    alphas: tuple[float, ...]
+    val: tuple[float, ...]
+    retain: tuple[float, ...] | None
+
+
+def snapshot(encoder: DualEncoder) -> dict[str, Tensor]:
+    """The weights as they are now, on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in encoder.model.state_dict().items()}
+
+
+def mix(original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """α·tuned + (1 − α)·original, tensor by tensor; what did not change stays exactly as it was."""
+    return {
+        name: torch.lerp(value.float(), tuned[name].float(), alpha).to(value.dtype)
+        if value.is_floating_point() else tuned[name]
+        for name, value in original.items()
+    }
+
+
+def apply(run: Path, original: Mapping[str, Tensor], config: RunConfig, train: TrainConfig, data: TrainingData,
+          talk: Talk) -> Curve:
+    """Give the run's checkpoint the weights of the α that was asked for, or of the best of ALPHAS."""
+    encoder = checkpoint.load_run(run, device=train.device if train.device != "auto" else "cpu")
+    tuned = snapshot(encoder)
+    curve = Curve(float(train.interpolate), (), (), None) if train.interpolate not in ("auto", None) else _choose(
+        encoder, original, tuned, config, train, data, talk)
+    checkpoint.save_weights(mix(original, tuned, curve.alpha), run / checkpoint.WEIGHTS)
+    write_json(run / CURVE, asdict(curve))
+    talk.say(f"interpolated: {curve.alpha:g} of the tuned weights, {1 - curve.alpha:g} of the original ones")
+    return curve
+
+
+def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], config: RunConfig,
+            train: TrainConfig, data: TrainingData, talk: Talk) -> Curve:
+    if not data.splits.val:
+        raise ConfigError("train.interpolate auto needs validation pictures to choose by; give a number")
+    sets: dict[str, tuple[Record, ...]] = {"val": data.splits.val}
+    hashes = dict(data.hashes)
+    if config.data.retain:
+        retained = read_collection(Path(config.data.retain)).captioned
+        sets["retain"] = retained
+        hashes |= hash_images(retained, workers=train.workers)[0]
+    found: dict[str, list[float]] = {name: [] for name in sets}
+    for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
+        encoder.model.load_state_dict(mix(original, tuned, alpha))
+        for name, records in sets.items():
+            readable = [record for record in records if record.image_id in hashes]
+            figures = embed_pairs(encoder, readable, hashes, cached=train.tune == "heads",
+                                  workers=train.workers).mean_figures()
+            found[name].append(sum(direction["R@1"] for direction in figures.values()) / 2)
+    total = [sum(values) for values in zip(*found.values(), strict=True)]
+    best = max(range(len(ALPHAS)), key=lambda number: (total[number], ALPHAS[number]))
+    return Curve(ALPHAS[best], ALPHAS, tuple(found["val"]), tuple(found["retain"]) if "retain" in found else None)
