@@ -132,7 +132,7 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @click.option("--tune", type=click.Choice(config.TUNE_MODES), help="What trains.")
 @click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
 @click.option("--micro-batch", type=int, help="Pairs in memory at once; the batch stays as large as it is.")
-@click.option("--batches", type=click.Choice(config.BATCHES), help="neighbours brings captions that are alike together.")
+@click.option("--batches", type=click.Choice(config.BATCHES), help="neighbours: captions that are alike together.")
 @click.option("--epochs", type=int)
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--context-length", type=int, help="Text window in tokens. Default: 248 for CLIP's text towers.")
@@ -193,9 +193,11 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
-    "caption_column": "data.caption_column", "objective": "train.objective", "gamma": "train.gamma",
+    "caption_column": "data.caption_column", "objective": "train.objective",
+    "gamma": "train.gamma",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
-    "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose", "epochs": "train.epochs", "lr": "train.lr",
+    "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose",
+    "epochs": "train.epochs", "lr": "train.lr",
     "checkpoint": "train.checkpoint", "precision": "train.precision", "device": "train.device", "seed": "train.seed",
 }
 
