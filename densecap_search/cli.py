@@ -47,7 +47,7 @@ def _model_options(command: F) -> F:
     """--model, --pretrained, --arch and --device, for commands that encode."""
     for option in reversed((
         click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
-                     "hf-hub:…, local-dir:…, or a checkpoint file."),
+                     "hf-hub:…, local-dir:…, a checkpoint file, or a Hugging Face folder."),
         click.option("--pretrained", metavar="W", help="Weights for an open_clip name: a tag, a file, or random."),
         click.option("--arch", metavar="NAME", help="Architecture of a checkpoint file whose keys do not tell."),
         click.option("--device", type=click.Choice(config.DEVICES), default="auto", show_default=True),
@@ -431,7 +431,8 @@ def models(as_json: bool) -> None:
         return
     _table(["model", "--pretrained", "on this machine"],
            [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])
-    click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), hf-hub:…, local-dir:….")
+    click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), a Hugging Face folder, "
+               "hf-hub:…, local-dir:….")
 
 
 def _first_process() -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import logging
-import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +13,28 @@ from typing import Any
 import open_clip
 import torch
 from open_clip.factory import parse_model_name
-from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.pretrained import get_pretrained_cfg
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import build_model, is_run, load_run, make_tokenizer
 from densecap_search.model.device import choose_device, choose_precision
 from densecap_search.model.encoder import DualEncoder, EncoderSpec, default_preprocess
+from densecap_search.model.layouts import (
+    HUGGING_FACE,
+    LAYOUTS,
+    Config,
+    Layout,
+    State,
+    config_from_huggingface,
+    find_layout,
+    preprocess_from_huggingface,
+)
 from densecap_search.model.starter import load_starter
-from densecap_search.model.window import KEPT_ROWS, default_context_length, set_context_length
+from densecap_search.model.weight_files import read_folder, read_json, read_state
+from densecap_search.model.window import default_context_length, set_context_length
 
 RANDOM = "random"
-State = dict[str, Tensor]
 
 
 def load_encoder(
@@ -38,8 +43,9 @@ def load_encoder(
 ) -> DualEncoder:
     """The encoder that a user names.
 
-    name: ``starter``, a run folder, an open_clip name (also ``hf-hub:…`` and ``local-dir:…``), or a checkpoint
-    file. pretrained: for open_clip names an open_clip tag, a checkpoint file, or ``random`` (weights from seed 0).
+    name: ``starter``, a run folder, an open_clip name (also ``hf-hub:…`` and ``local-dir:…``), a checkpoint file,
+    or a Hugging Face folder of a CLIPModel.
+    pretrained: for open_clip names an open_clip tag, a checkpoint file, or ``random`` (weights from seed 0).
     arch: the open_clip name of a checkpoint file whose keys do not tell. context_length: another text window.
     """
     name = name.strip()
@@ -57,7 +63,7 @@ def load_encoder(
     else:
         encoder = _from_open_clip(name, pretrained)
     length = context_length or encoder.context_length
-    if length != encoder.context_length or length != encoder.model.text.context_length:
+    if length != encoder.model.text.context_length:
         set_context_length(encoder.model.text, length)
     spec = replace(encoder.spec, context_length=length)
     return DualEncoder(encoder.model, spec, encoder.tokenizer, device=chosen, precision=precision)
@@ -79,8 +85,13 @@ def _from_folder(path: Path) -> DualEncoder:
         return load_run(path)
     if (path / "open_clip_config.json").is_file():
         return _from_schema(f"local-dir:{path}")
-    raise ModelError(f"{path} is neither a run folder (no model.json) nor an open_clip folder "
-                     "(no open_clip_config.json)")
+    if (path / "config.json").is_file():
+        kind = read_json(path / "config.json").get("model_type")
+        if kind != "clip":
+            raise ModelError(f"{path} is a Hugging Face model of type {kind!r}; only those of type 'clip' can be read")
+        return _from_weights(read_folder(path), path, None)
+    raise ModelError(f"{path} is neither a run folder (no model.json), nor an open_clip folder (no "
+                     "open_clip_config.json), nor a Hugging Face folder (no config.json)")
 
 
 def _from_schema(name: str) -> DualEncoder:
@@ -121,9 +132,7 @@ def _from_open_clip(name: str, pretrained: str | None) -> DualEncoder:
 
 def _random(arch: str, cfg: dict[str, Any]) -> DualEncoder:
     """Weights from seed 0, the same on every machine, so that an index made with them can be searched."""
-    if cfg["text_cfg"].get("hf_model_name"):
-        raise ModelError(f"{arch} has a Hugging Face text tower, whose configuration must be downloaded; "
-                         "random weights are for models that open_clip describes itself")
+    _refuse_hf_tower(arch, cfg, "random weights")
     spec = EncoderSpec(f"{arch} (random)", cfg, default_preprocess(size=cfg["vision_cfg"]["image_size"]), 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -132,83 +141,78 @@ def _random(arch: str, cfg: dict[str, Any]) -> DualEncoder:
     return _at_default_window(model, spec, tokenizer)
 
 
+def _refuse_hf_tower(arch: str, cfg: dict[str, Any], what: str) -> None:
+    if cfg["text_cfg"].get("hf_model_name"):
+        raise ModelError(f"{arch} has a Hugging Face text tower, whose configuration must be downloaded; "
+                         f"{what} are for models that open_clip describes itself")
+
+
 def _from_file(path: Path, arch: str | None) -> DualEncoder:
-    """A checkpoint in open_clip's or Long-CLIP's layout, recognised by its keys."""
-    state = read_state(path)
-    state, long_clip = _merge_long_clip(state)
-    if "positional_embedding" in state:
-        state = convert_to_custom_text_state_dict(state)
-    if not {"visual.conv1.weight", "text.positional_embedding"} <= set(state) and arch is None:
-        raise ModelError(f"{path} has a layout that is not known (its keys begin with {_some(state)}); "
-                         "name its architecture with --arch NAME")
-    if long_clip:
-        cfg = _config_from_shapes(state)
-    elif arch is None:
-        raise ModelError(f"the keys of {path} do not tell its architecture; name it with --arch, for example "
-                         "--arch ViT-B-16 (or ViT-B-16-quickgelu for weights that come from OpenAI's)")
-    else:
-        cfg = open_clip.get_model_config(open_clip_name(arch))
-    positions = state.get("text.positional_embedding")
-    if positions is not None:
-        cfg["text_cfg"]["context_length"] = positions.shape[0]
-    size = cfg["vision_cfg"]["image_size"]
-    spec = EncoderSpec(f"{path.name}", cfg, default_preprocess(size=size), 0)
-    model = build_model(spec)
-    _load_exactly(model, state, path)
-    return _at_default_window(model, spec, make_tokenizer(replace(spec, context_length=77), None))
+    return _from_weights(read_state(path), path, arch)
 
 
-def read_state(path: Path) -> State:
-    """The tensors of a .safetensors, .pt, .pth or .bin file, by name; nothing in it is executed."""
+def _from_weights(state: State, path: Path, arch: str | None) -> DualEncoder:
+    """A checkpoint file, or a Hugging Face folder, in a layout that its keys tell.
+
+    arch decides what the keys do not; what Hugging Face's JSON files beside the weights say is taken without it.
+    """
     try:
-        if path.suffix == ".safetensors":
-            found: Any = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
-    except Exception as error:  # torch raises many kinds; each means that the file holds more than tensors, or less
-        raise ModelError(f"{path} cannot be read as plain tensors ({type(error).__name__}); "
-                         "save its state_dict as .safetensors and name that file") from error
-    for key in ("state_dict", "model_state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    state = {re.sub(r"^(module\.|_orig_mod\.)+", "", str(name)): value for name, value in found.items()
-             if isinstance(value, Tensor)} if isinstance(found, Mapping) else {}
-    if not state:
-        raise ModelError(f"{path} holds no named tensors")
-    return {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+        name = find_layout(state)
+    except ModelError as error:
+        raise ModelError(f"{path} {error}") from error
+    folder = path if path.is_dir() else path.parent
+    config = _described(folder) if name == HUGGING_FACE and arch is None else None
+    try:
+        state = LAYOUTS[name].convert(state)
+        cfg = config_from_huggingface(state, config) if config else _configure(LAYOUTS[name], state, arch)
+        size = cfg["vision_cfg"]["image_size"]
+        changes = preprocess_from_huggingface(_processor(folder), size) if config else {"size": size}
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    activation = "QuickGELU" if cfg.get("quick_gelu") else "GELU"
+    spec = EncoderSpec(f"{path.name} ({arch or name}, {activation})", cfg, default_preprocess(**changes), 0)
+    model = build_model(spec)
+    _load_exactly(model, state, path, "check --arch" if arch else f"it is not a whole {name} checkpoint")
+    tokenizer = make_tokenizer(replace(spec, context_length=77), None) if arch is None \
+        else _quietly(arch, lambda: open_clip.get_tokenizer(open_clip_name(arch)))
+    return _at_default_window(model, spec, tokenizer)
 
 
-def _merge_long_clip(state: State) -> tuple[State, bool]:
-    """Long-CLIP's two 248-row tensors as one: rows below 20 from the frozen, the rest from the trained."""
-    rest = state.pop("positional_embedding_res", None)
-    if rest is None:
-        return state, False
-    first = state["positional_embedding"]
-    return {**state, "positional_embedding": torch.cat([first[:KEPT_ROWS], rest[KEPT_ROWS:]])}, True
+def _configure(layout: Layout, state: State, arch: str | None) -> Config:
+    """The model configuration from --arch, or from the tensors where they tell it."""
+    if arch is None and layout.configure is None:
+        raise ModelError("the keys do not tell the architecture; name it with --arch, for example "
+                         "--arch ViT-B-16 (or ViT-B-16-quickgelu for weights that come from OpenAI's)")
+    if arch is None:
+        assert layout.configure is not None
+        return layout.configure(state)
+    cfg: Config = open_clip.get_model_config(open_clip_name(arch))
+    _refuse_hf_tower(arch, cfg, "checkpoint files")
+    if layout.quick_gelu is not None:
+        cfg["quick_gelu"] = layout.quick_gelu
+    if "text.positional_embedding" in state:
+        cfg["text_cfg"]["context_length"] = state["text.positional_embedding"].shape[0]
+    return cfg
 
 
-def _config_from_shapes(state: State) -> dict[str, Any]:
-    """open_clip's configuration of an OpenAI-style ViT (heads of 64, QuickGELU), from its tensors."""
-    def layers(tower: str) -> int:
-        block = re.compile(rf"{tower}\.transformer\.resblocks\.\d+\.ln_1\.weight")
-        return sum(1 for name in state if block.fullmatch(name))
-
-    width, _, patch, _ = state["visual.conv1.weight"].shape
-    grid = round((state["visual.positional_embedding"].shape[0] - 1) ** 0.5)
-    text_width = state["text.ln_final.weight"].shape[0]
-    return {
-        "embed_dim": state["text.text_projection"].shape[1],
-        "quick_gelu": True,
-        "vision_cfg": {"image_size": patch * grid, "layers": layers("visual"), "width": width, "patch_size": patch},
-        "text_cfg": {"context_length": state["text.positional_embedding"].shape[0],
-                     "vocab_size": state["text.token_embedding.weight"].shape[0], "width": text_width,
-                     "heads": max(1, text_width // 64), "layers": layers("text")},
-    }
+def _described(folder: Path) -> dict[str, Any] | None:
+    """The config.json of a CLIPModel; others that happen to lie beside a checkpoint say nothing about it."""
+    file = folder / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    return config if config.get("model_type") == "clip" else None
 
 
-def _load_exactly(model: nn.Module, state: State, path: Path) -> None:
+def _processor(folder: Path) -> dict[str, Any]:
+    """What a Hugging Face folder says about preprocessing; {} where it says nothing, and OpenAI's is taken."""
+    if (folder / "preprocessor_config.json").is_file():
+        return read_json(folder / "preprocessor_config.json")
+    if (folder / "processor_config.json").is_file():  # where transformers 5 writes it
+        inner = read_json(folder / "processor_config.json").get("image_processor")
+        return inner if isinstance(inner, dict) else {}
+    return {}
+
+
+def _load_exactly(model: nn.Module, state: State, path: Path, hint: str) -> None:
     own = model.state_dict()
     state = {name: value for name, value in state.items() if name not in ("text.attn_mask", "attn_mask")}
     if "logit_scale" in state:
@@ -216,19 +220,18 @@ def _load_exactly(model: nn.Module, state: State, path: Path) -> None:
     wrong = sorted(set(own) ^ set(state))
     if wrong:
         raise ModelError(f"{path} does not fit this architecture: {len(set(own) - set(state))} tensors are missing and "
-                         f"{len(set(state) - set(own))} are not known, such as {wrong[0]}; check --arch")
+                         f"{len(set(state) - set(own))} are not known, such as {wrong[0]}; {hint}")
     sizes = [name for name in own if own[name].shape != state[name].shape]
     if sizes:
         name = sizes[0]
         raise ModelError(f"{path} does not fit this architecture: {name} is {tuple(state[name].shape)}, "
-                         f"not {tuple(own[name].shape)}; check --arch")
+                         f"not {tuple(own[name].shape)}; {hint}")
     model.load_state_dict(state)
 
 
 def _at_default_window(model: Any, spec: EncoderSpec, tokenizer: Any) -> DualEncoder:
-    length = default_context_length(model.text)
-    set_context_length(model.text, length)
-    return DualEncoder(model, replace(spec, context_length=length), tokenizer)
+    """The window is only noted: load_encoder stretches once, from the weights' own length to the one asked for."""
+    return DualEncoder(model, replace(spec, context_length=default_context_length(model.text)), tokenizer)
 
 
 def _model_and_preprocess(model: Any) -> tuple[Any, dict[str, Any]]:
@@ -252,7 +255,3 @@ def _quietly(what: str, build: Any) -> Any:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _some(state: State) -> str:
-    return ", ".join(sorted({name.split(".")[0] for name in state})[:6])
