@@ -108,7 +108,9 @@ def finetune(
              + (f" (γ = {train.gamma:g})" if "gamma" in OBJECTIVES[train.objective].settings else "")
              + f", tune {train.tune}, lr {train.lr:g}, seed {train.seed}")
     data = _prepare(collection, config, train, encoder, strict, talk)
-    trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned")
+    trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned",
+                                       rank=train.rank, seed=train.seed)
+    talk.say(tuning.count_trained(encoder, trained))
     job = _Job(encoder, train, run, data, trained, talk)
     if resume:
         job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
@@ -145,7 +147,7 @@ class _Job:
         self.trained = trained
         objective = OBJECTIVES[train.objective]
         self.loss = partial(objective.loss, **{name: getattr(train, name) for name in objective.settings})
-        groups = tuning.parameter_groups(trained, train.weight_decay)
+        groups = tuning.parameter_groups(encoder, trained, train.weight_decay, train.layer_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
         self.at = _Progress()
@@ -178,7 +180,7 @@ class _Job:
         """Train, and after every epoch validate, keep the best, save."""
         for epoch in range(self.at.epoch, int(self.train.epochs or 0) + 1):
             started = time.monotonic()
-            tuning.set_training_mode(self.encoder, str(self.train.tune))
+            tuning.set_training_mode(self.encoder)
             self._train_epoch(epoch, interruptions)
             evaluated = self._validate(epoch)
             with interruptions.deferred():
@@ -223,8 +225,9 @@ class _Job:
                          groups=batch.groups.to(self.encoder.device))
 
     def _update(self) -> None:
+        rate = learning_rate(self.at.step, self.total_steps, float(self.train.lr or 0), self.train.warmup)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.at.step, self.total_steps, float(self.train.lr or 0), self.train.warmup)
+            group["lr"] = rate * group["lr_scale"]
         self.scaler.unscale_(self.optimizer)
         if self.train.max_grad_norm:
             nn.utils.clip_grad_norm_(self.trained.values(), self.train.max_grad_norm)
@@ -265,8 +268,7 @@ class _Job:
         """Write the kept checkpoint into the run folder, where it is not there yet."""
         if self.unsaved is None:
             return
-        weights = {**self.encoder.model.state_dict(), **self.unsaved}
-        checkpoint.save_weights(weights, self.run / checkpoint.WEIGHTS)
+        checkpoint.save_weights(self.encoder, self.run, self.unsaved)
         self.unsaved, self.saved = None, time.monotonic()
 
     def _validate(self, epoch: int) -> Evaluated | None:
