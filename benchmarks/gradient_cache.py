@@ -58,9 +58,10 @@ def main() -> None:
         "memory_to_whole": parts["mib"] / whole["mib"], "memory_to_micro": parts["mib"] / small["mib"],
         "time_to_whole": parts["seconds"] / whole["seconds"],
     }
-    report(f"{BATCH} pairs in micro-batches of {MICRO}, against the batch at once: {ratios['memory_to_whole']:.2f} times "
-           f"the memory, {ratios['time_to_whole']:.2f} times the time; against a batch of {MICRO}: "
-           f"{ratios['memory_to_micro']:.2f} times the memory", {"benchmark": "gradient_cache", **ratios})
+    report(f"{BATCH} pairs in micro-batches of {MICRO}, against the batch at once: "
+           f"{ratios['memory_to_whole']:.2f} times the memory, {ratios['time_to_whole']:.2f} times the time; "
+           f"against a batch of {MICRO}: {ratios['memory_to_micro']:.2f} times the memory",
+           {"benchmark": "gradient_cache", **ratios})
 
 
 if __name__ == "__main__":

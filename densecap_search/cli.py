@@ -129,7 +129,7 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @_collection_options
 @click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: hn_clip.")
 @click.option("--gamma", type=float, help="Margin per caption similarity. Default: 0.5.")
-@click.option("--tune", type=click.Choice(config.TUNE_MODES), help="What trains.")
+@click.option("--tune", metavar="|".join(config.TUNE_FORMS), help="What trains; N: blocks of each tower.")
 @click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
 @click.option("--micro-batch", type=int, help="Pairs in memory at once; the batch stays as large as it is.")
 @click.option("--batches", type=click.Choice(config.BATCHES), help="neighbours: captions that are alike together.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ from densecap_search.errors import ConfigError
 OBJECTIVE_NAMES = ("info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
 SIMILARITIES = ("live", "frozen", "centred")
 BATCHES = ("random", "neighbours")
-TUNE_MODES = ("full", "heads")
+TUNE_MODES = ("full", "heads", "last", "lora", "dora")
+TUNE_FORMS = ("full", "heads", "last:N", "lora", "dora")  # as people write them
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -54,12 +56,14 @@ class TrainConfig:
     guard: float | None = None  # captions at least this similar (cosine) are no negatives
     margin: float | None = None  # of constant_margin, in cosine; None: gamma times the mean similarity
     smoothing: float = 0.1  # of label_smoothing
-    tune: str | None = None  # None: heads for the starter, full for everything else
+    tune: str | None = None  # one of TUNE_FORMS; None: heads for the starter, full for everything else
+    rank: int = 16  # of the adapters of lora and dora
     batch_size: int | None = None  # pairs that are each other's negatives
     micro_batch: int | None = None  # pairs in memory at once; adds no negatives, takes none away; None: all
     batches: str = "random"  # or neighbours: nearest captions come into the same batch
     epochs: int | None = None
     lr: float | None = None
+    layer_decay: float = 1.0  # factor on the learning rate from a block to the one below it; heads have the full rate
     weight_decay: float = 0.05
     warmup: float = 0.1  # share of all steps
     max_grad_norm: float = 1.0
@@ -90,6 +94,9 @@ class RunConfig:
 TUNE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "heads": {"batch_size": 128, "epochs": 30, "lr": 5e-4},
     "full": {"batch_size": 32, "epochs": 10, "lr": 1e-5},
+    "last": {"batch_size": 32, "epochs": 10, "lr": 2e-5},
+    "lora": {"batch_size": 32, "epochs": 10, "lr": 2e-4},
+    "dora": {"batch_size": 32, "epochs": 10, "lr": 2e-4},
 }
 
 
@@ -120,10 +127,22 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
+def parse_tune(text: str) -> tuple[str, int]:
+    """``last:2`` → ``("last", 2)``, ``lora`` → ``("lora", 0)``: a key of TUNE_MODES and a number of blocks."""
+    mode, colon, number = text.partition(":")
+    if mode == "last" and re.fullmatch("[0-9]+", number) and int(number):
+        return mode, int(number)
+    if mode == "last":
+        raise ConfigError(f"train.tune: last takes a number of blocks, 1 or more, as in last:2, not {text!r}")
+    if colon or mode not in TUNE_MODES:
+        raise ConfigError(f"train.tune must be one of {', '.join(TUNE_FORMS)}, not {text!r}")
+    return mode, 0
+
+
 def with_tune_defaults(train: TrainConfig, default_tune: str) -> TrainConfig:
     """Fill what was left open with the values that suit the tune mode."""
     tune = train.tune or default_tune
-    missing = {key: value for key, value in TUNE_DEFAULTS[tune].items() if getattr(train, key) is None}
+    missing = {key: value for key, value in TUNE_DEFAULTS[parse_tune(tune)[0]].items() if getattr(train, key) is None}
     return dataclasses.replace(train, tune=tune, **missing)
 
 
@@ -131,7 +150,6 @@ def check(config: RunConfig) -> RunConfig:
     """Refuse values that cannot be, by name."""
     train, data = config.train, config.data
     _one_of("train.objective", train.objective, OBJECTIVE_NAMES)
-    _one_of("train.tune", train.tune, (None, *TUNE_MODES))
     _one_of("train.precision", train.precision, PRECISIONS)
     _one_of("train.device", train.device, DEVICES)
     _one_of("train.logit_scale", train.logit_scale, ("learned", "frozen"))
@@ -145,6 +163,10 @@ def check(config: RunConfig) -> RunConfig:
     _within("train.smoothing", train.smoothing, 0, 1)
     _within("train.ema", train.ema, 0, 1)
     _within("train.diagnose", train.diagnose, 0, None)
+    if train.tune is not None:
+        parse_tune(train.tune)
+    _within("train.rank", train.rank, 1, None)
+    _within("train.layer_decay", train.layer_decay, 0, 1)
     _within("train.batch_size", train.batch_size, 1, None)
     _within("train.micro_batch", train.micro_batch, 1, None)
     if train.interpolate is not None and train.interpolate != "auto":

@@ -16,6 +16,7 @@ TINY = {
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
 }
+BERT = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (30, 60, 220), "yellow": (240, 220, 40)}
 PLACES = {"left": 0, "middle": 10, "right": 20}
 SHAPES = ("ball", "box")
@@ -28,6 +29,19 @@ def make_tiny(context_length: int = 248, seed: int = 0) -> DualEncoder:
     model = build_model(spec)
     set_context_length(model.text, context_length)
     return DualEncoder(model, spec, make_tokenizer(spec, None))
+
+
+def make_mixed(folder: Path, trunk: str = "test_efficientnet") -> DualEncoder:
+    """timm's smallest convolutional network (or ViT) and a BERT of three layers, with random weights."""
+    from transformers import BertConfig
+
+    BertConfig(**BERT).save_pretrained(folder)
+    cfg = {"embed_dim": 16, "vision_cfg": {"timm_model_name": trunk, "timm_proj": "linear", "image_size": 64,
+                                           "timm_pool": "token" if "vit" in trunk else "avg"},
+           "text_cfg": {"hf_model_name": "x", "hf_proj_type": "linear", "hf_pooler_type": "mean_pooler"}}
+    torch.manual_seed(0)
+    spec = EncoderSpec("mixed", cfg, default_preprocess(size=64), 32)
+    return DualEncoder(build_model(spec, folder), spec, None)
 
 
 def draw_photo(path: Path, colour: str, place: str, shape: str) -> str:

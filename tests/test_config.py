@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from densecap_search.config import load_config, parse_setting, to_yaml, with_tune_defaults
+from densecap_search.config import load_config, parse_setting, parse_tune, to_yaml, with_tune_defaults
 from densecap_search.errors import ConfigError
 
 
@@ -26,6 +26,13 @@ def test_what_was_left_open_follows_the_tune_mode():
     assert with_tune_defaults(load_config().train, "heads").batch_size == 128
     full = with_tune_defaults(load_config(overrides=[("train.lr", 7.0)]).train, "full")
     assert (full.tune, full.batch_size, full.lr) == ("full", 32, 7.0)
+    last = with_tune_defaults(load_config(overrides=[("train.tune", "last:3")]).train, "heads")
+    assert (last.tune, last.batch_size, last.lr) == ("last:3", 32, 2e-5)
+
+
+def test_a_tune_mode_is_a_word_and_perhaps_a_number():
+    assert [parse_tune(text) for text in ("full", "heads", "last:12", "lora", "dora")] == [
+        ("full", 0), ("heads", 0), ("last", 12), ("lora", 0), ("dora", 0)]
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -36,6 +43,13 @@ def test_what_was_left_open_follows_the_tune_mode():
     ("train: {gamma: yes}", "train.gamma must be a number, not True"),
     ("train: {gamma: .nan}", "train.gamma must be from 0 to 10, not nan"),
     ("train: {objective: clip}", "train.objective must be one of info_nce, hn_clip, constant_margin, label_smoothing, siglip, not 'clip'"),
+    ("train: {tune: all}", "train.tune must be one of full, heads, last:N, lora, dora, not 'all'"),
+    ("train: {tune: 'lora:8'}", "train.tune must be one of full, heads, last:N, lora, dora, not 'lora:8'"),
+    ("train: {tune: last}", "train.tune: last takes a number of blocks, 1 or more, as in last:2, not 'last'"),
+    ("train: {tune: 'last:0'}", "last takes a number of blocks, 1 or more"),
+    ("train: {tune: 'last:²'}", "last takes a number of blocks, 1 or more"),
+    ("train: {rank: 0}", "train.rank must be 1 or more, not 0"),
+    ("train: {layer_decay: 1.5}", "train.layer_decay must be from 0 to 1, not 1.5"),
     ("- a", "must hold sections (data, model, train), not a list"),
     ("a: [", "is not a YAML file"),
 ])

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from densecap_search.errors import ModelError, RunError
 from densecap_search.files import atomic_path, write_json
+from densecap_search.model.adapters import adapter_state, is_adapted, merged_state
 from densecap_search.model.encoder import DualEncoder, EncoderSpec
 from densecap_search.model.heads import SkipHead, head_slot
 from densecap_search.model.window import set_context_length
 
 FORMAT = 1
-WEIGHTS, MODEL, PREPROCESS, TOKENIZER, STATE = (
-    "weights.safetensors", "model.json", "preprocess.json", "tokenizer", "state.pt",
+WEIGHTS, ADAPTER, MODEL, PREPROCESS, TOKENIZER, STATE = (
+    "weights.safetensors", "adapter.safetensors", "model.json", "preprocess.json", "tokenizer", "state.pt",
 )
 
 
@@ -80,12 +81,21 @@ def save_encoder(encoder: DualEncoder, folder: Path) -> None:
     }
     write_json(folder / MODEL, model)
     write_json(folder / PREPROCESS, spec.preprocess)
-    save_weights(encoder.model.state_dict(), folder / WEIGHTS)
+    save_weights(encoder, folder)
 
 
-def save_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """The tensors of a model, in one step."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+def save_weights(encoder: DualEncoder, folder: Path, changed: Mapping[str, Tensor] | None = None) -> None:
+    """Write an encoder's weights with adapters folded in, and beside them the adapters, where there are any.
+
+    changed: values of parameters, by name, that stand in for the encoder's own.
+    """
+    if is_adapted(encoder):
+        _save_tensors(adapter_state(encoder, changed), folder / ADAPTER)
+    _save_tensors(merged_state(encoder, changed), folder / WEIGHTS)
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(tensors, temporary)
 

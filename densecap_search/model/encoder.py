@@ -24,6 +24,7 @@ from densecap_search.collection.images import DECODER_VERSION
 from densecap_search.errors import ModelError
 from densecap_search.files import HASH_BYTES, hash_text
 from densecap_search.model import window
+from densecap_search.model.adapters import folded_state
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.heads import HeadSlot, head_slot
 
@@ -202,13 +203,13 @@ class DualEncoder:
 
     def fingerprint(self) -> str:
         """A hash of all weights, the model configuration, the window and the preprocessing."""
-        return self._hash(self.model.state_dict().items())
+        return self._hash(folded_state(self.model).items())
 
     def tower_fingerprint(self, tower: Tower) -> str:
         """A hash of what decides :meth:`tower_outputs`: a tower without its head."""
         module = self.model.visual if tower == "image" else self.model.text
         slot = head_slot(module)
-        tensors = module.state_dict().items()
+        tensors = folded_state(module).items()
         kept = [(name, value) for name, value in tensors if not (slot and _belongs(name, slot.attribute))]
         return hash_text(tower, self.precision, self._hash(kept))
 

@@ -60,7 +60,8 @@ def apply(run: Path, original: Mapping[str, Tensor], config: RunConfig, train: T
     tuned = snapshot(encoder)
     curve = Curve(float(train.interpolate), (), (), None) if train.interpolate not in ("auto", None) else _choose(
         encoder, original, tuned, config, train, data, talk)
-    checkpoint.save_weights(mix(original, tuned, curve.alpha), run / checkpoint.WEIGHTS)
+    encoder.model.load_state_dict(mix(original, tuned, curve.alpha))
+    checkpoint.save_weights(encoder, run)
     write_json(run / CURVE, asdict(curve))
     talk.say(f"interpolated: {curve.alpha:g} of the tuned weights, {1 - curve.alpha:g} of the original ones")
     return curve

@@ -151,9 +151,10 @@ class _Job:
                  talk: Talk) -> None:
         self.encoder, self.train, self.run, self.data, self.talk = encoder, train, run, data, talk
         self.processes = processes
-        self.trained = tuning.select_parameters(encoder, str(train.tune),
+        self.trained = tuning.select_parameters(encoder, str(train.tune), rank=train.rank, seed=train.seed,
                                                 learn_logit_scale=train.logit_scale == "learned")
-        groups = tuning.parameter_groups(self.trained, train.weight_decay)
+        talk.say(tuning.count_trained(encoder, self.trained))
+        groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
         self.at = _Progress()
@@ -199,7 +200,7 @@ class _Job:
                 self._end_epoch(epoch, evaluated, time.monotonic() - started)
 
     def _train_epoch(self, epoch: int, plan: Plan, interruptions: Interruptions) -> None:
-        tuning.set_training_mode(self.encoder, str(self.train.tune))
+        tuning.set_training_mode(self.encoder)
         steps = self.data.batches.steps
         with (
             self.talk.progress(f"epoch {epoch}/{self.train.epochs}", steps, "steps") as advance,
@@ -284,12 +285,13 @@ class _Job:
             list(self.trained.values()), batch.groups.to(image.device),
         )
         self.encoder.precision = precision
-        tuning.set_training_mode(self.encoder, str(self.train.tune))
+        tuning.set_training_mode(self.encoder)
         return [measured.as_json()]
 
     def _update(self) -> None:
+        rate = learning_rate(self.at.step, self.total_steps, float(self.train.lr or 0), self.train.warmup)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.at.step, self.total_steps, float(self.train.lr or 0), self.train.warmup)
+            group["lr"] = rate * group["lr_scale"]
         self.scaler.unscale_(self.optimizer)
         if self.train.max_grad_norm:
             nn.utils.clip_grad_norm_(self.trained.values(), self.train.max_grad_norm)
@@ -368,8 +370,7 @@ class _Job:
         """Write the kept checkpoint into the run folder, where it is not there yet."""
         if self.unsaved is None or not self.processes.first:
             return
-        weights = {**self.encoder.model.state_dict(), **self.unsaved}
-        checkpoint.save_weights(weights, self.run / checkpoint.WEIGHTS)
+        checkpoint.save_weights(self.encoder, self.run, self.unsaved)
         self.unsaved, self.saved = None, time.monotonic()
 
     def save_state(self) -> None:

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import load_config
 from densecap_search.errors import CollectionError, ConfigError, RunError, TrainingStopped
+from densecap_search.evaluation.evaluate import evaluate
+from densecap_search.model.adapters import merged_state
 from densecap_search.model.sources import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training import loop
@@ -79,7 +81,7 @@ class _StopAt:
         return self.original(*args, **kwargs)
 
 
-@pytest.mark.parametrize("tune", ["heads", "full"])
+@pytest.mark.parametrize("tune", ["heads", "full", "last:1", "lora", "dora"])
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     collection, tiny_run, tmp_path: Path, monkeypatch, tune: str
 ):
@@ -291,3 +293,60 @@ def test_saturation_is_measured_every_few_steps_and_drawn(collection, tiny_run, 
     for name in ("curves.png", "diagnosis.png"):
         with Image.open(tmp_path / "run" / name) as image:
             assert image.size[0] > 800
+
+
+@pytest.mark.parametrize("tune", ["lora", "dora"])
+def test_a_run_with_adapters_keeps_merged_weights_and_saves_only_what_changes(collection, tiny_run, tmp_path: Path, tune: str):
+    config = settings(tiny_run, tune=tune, rank=4, epochs=12, lr=2e-2, checkpoint="last")
+    finetune(collection, config, tmp_path / "run", talk=SILENT)
+    rows = log(tmp_path / "run")
+    assert rows[-1]["loss"] < 0.8 * rows[1]["loss"]
+    before, after = load_file(tiny_run / "weights.safetensors"), weights(tmp_path / "run")
+    assert {name: value.shape for name, value in after.items()} == {name: value.shape for name, value in before.items()}
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {"visual.proj", "text.text_projection", "logit_scale", "visual.transformer.resblocks.0.attn.in_proj_weight",
+            "text.transformer.resblocks.1.mlp.c_proj.weight"} <= changed
+    assert not {"visual.conv1.weight", "text.token_embedding.weight", "text.ln_final.weight"} & changed
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    adapter = load_file(tmp_path / "run" / "adapter.safetensors")
+    assert set(state["weights"]) == set(adapter)
+    assert all(torch.equal(value, adapter[name]) for name, value in state["weights"].items())
+    splits, hashes = read_splits(tmp_path / "run")
+    val = [record for record in collection.records if splits[record.image_id] == "val"]
+    report = evaluate(load_encoder(str(tmp_path / "run")), val, model="run", collection="photos", splits=["val"],
+                      trained_hashes=hashes, talk=SILENT)
+    assert report.text_to_image.figures["R@1"].value == rows[-1]["val"]["text_to_image"]["R@1"]
+
+
+def test_the_kept_epoch_of_adapters_is_what_the_folder_holds(collection, tiny_run, tmp_path: Path, monkeypatch):
+    seen = {}
+
+    def second_is_best(job, epoch):
+        seen[epoch] = {name: value.clone() for name, value in merged_state(job.encoder).items()}
+        figures = {"R@1": 20.0 if epoch == 2 else 10.0}
+        return loop.Evaluated(epoch, job.at.step, {"text_to_image": figures, "image_to_text": figures})
+
+    monkeypatch.setattr(loop._Job, "_validate", second_is_best)
+    summary = finetune(collection, settings(tiny_run, tune="lora", lr=2e-2, epochs=4), tmp_path / "run", talk=SILENT)
+    assert summary.kept_epoch == 2
+    assert_same(weights(tmp_path / "run"), seen[2], 0)
+    assert not torch.equal(seen[2]["visual.proj"], seen[4]["visual.proj"])
+
+
+def test_the_zero_shot_model_may_win_over_adapters(collection, tiny_run, tmp_path: Path):
+    summary = finetune(collection, settings(tiny_run, tune="dora", lr=1e-9), tmp_path / "run", talk=SILENT)
+    assert summary.kept_epoch == 0
+    assert_same(weights(tmp_path / "run"), load_file(tiny_run / "weights.safetensors"), 0)
+
+
+def test_layer_decay_moves_the_lower_layers_less(collection, tiny_run, tmp_path: Path):
+    before = load_file(tiny_run / "weights.safetensors")
+    moved = {}
+    for decay in (1.0, 0.1):
+        config = settings(tiny_run, tune="full", layer_decay=decay, weight_decay=0.0, checkpoint="last")
+        finetune(collection, config, tmp_path / str(decay), talk=SILENT)
+        after = weights(tmp_path / str(decay))
+        moved[decay] = {name: (after[name] - before[name]).abs().max().item() for name in before}
+    assert moved[0.1]["visual.conv1.weight"] < 0.01 * moved[1.0]["visual.conv1.weight"]  # 0.1 cubed, 2 blocks below
+    assert moved[0.1]["visual.proj"] == pytest.approx(moved[1.0]["visual.proj"], rel=0.5)
+    assert log(tmp_path / "0.1")[1]["lr"] == log(tmp_path / "1.0")[1]["lr"]
