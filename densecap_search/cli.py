@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,8 +40,12 @@ class _Group(click.Group):
         except DensecapError as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(1)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            click.echo(f"Error: cannot read or write {place}{error.strerror or error}", err=True)
+            ctx.exit(1)
         except KeyboardInterrupt:
-            click.echo("Stopped.", err=True)
+            click.echo("Stopped; what was finished is kept.", err=True)
             ctx.exit(1)
 
 
@@ -79,6 +85,9 @@ def main() -> None:
     densecap serve indexes/mine                     the same in a page
     densecap evaluate photos/ --model runs/mine     retrieval figures on the test split
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # redirected on Windows, it may not know the arrow in text→image
+            stream.reconfigure(errors="replace")
 
 
 @main.command()
@@ -98,9 +107,9 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
 
     outcome = run_demo(folder, bursts=bursts, seed=seed, talk=_talk())
     _print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
-    hit = outcome.example
-    click.echo(f"\nA test caption:\n  {outcome.query}\nfinds {hit.image_id} first (score {hit.score:.3f}).")
-    click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {outcome.index}")
+    click.echo(f"\nA test caption:\n  {outcome.query}\nfinds its picture at rank {outcome.rank} of {outcome.pictures}.")
+    place = shlex.quote(str(outcome.index))
+    click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {place}")
 
 
 @main.command()
@@ -178,16 +187,17 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         return
     _tell_skipped(summary.skipped[len(found.skipped):])
     if summary.zero_shot and summary.kept:
-        _print_epochs([("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)])
+        rows = [("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)]
+        _print_epochs(rows[: 2 if summary.kept_epoch else 1])
     if summary.zero_shot and summary.kept_epoch == 0:
         click.echo("No epoch was better on validation than the model before training: that one was kept.")
     if summary.saturated is not None:
         click.echo(f"InfoNCE was solved (below 0.001) on {100 * summary.saturated:.0f} % of the measured batches.")
     if summary.interpolation is not None:
         click.echo(f"The kept weights are {summary.interpolation.alpha:g} of the tuned ones.")
+    table, run, place = (shlex.quote(str(path)) for path in (collection, output, Path("indexes") / output.name))
     click.echo(f"{summary.steps} steps in {summary.seconds:.0f} s. The model is {output}. Next:\n"
-               f"  densecap evaluate {collection} --model {output}\n"
-               f"  densecap index {collection} --model {output} -o indexes/{output.name}")
+               f"  densecap evaluate {table} --model {run}\n  densecap index {table} --model {run} -o {place}")
 
 
 _SETTING_OF_OPTION = {
@@ -204,6 +214,8 @@ _SETTING_OF_OPTION = {
 
 def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple[str, Any]]) -> config.RunConfig:
     """The run's own settings; what is given again must agree with them."""
+    if not saved.is_file():
+        raise ConfigError(f"{saved.parent} holds no run: there is nothing to resume; train without --resume")
     before = config.load_config(saved)
     again = config.load_config(saved if config_file is None else config_file, overrides)
     differing = [
@@ -236,6 +248,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     densecap index photos/ --model runs/mine -o indexes/mine
     densecap index table.csv --model starter -o indexes/table
     """
+    from densecap_search.files import check_writable
     from densecap_search.model.sources import load_encoder
     from densecap_search.retrieval.indexing import encode_share, update_index
     from densecap_search.training.distributed import joined
@@ -243,6 +256,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     talk = _talk()
     found = _read(collection, image_column, caption_column)
     model = _model(output, model_name, pretrained, arch)
+    check_writable(output)
     encoder = load_encoder(**model, device=device, precision=precision)
     talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
@@ -334,6 +348,8 @@ def _read_queries(path: Path | None) -> list[str]:
         text = decode(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
+    if "\0" in text:
+        raise ConfigError(f"{path} is not a text file; give a caption a line, or a JSON list of captions")
     if text.lstrip().startswith("["):
         try:
             captions = json.loads(text)
@@ -369,20 +385,27 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     from densecap_search.collection.splits import select_splits
     from densecap_search.evaluation.evaluate import evaluate as run_evaluate
     from densecap_search.model.sources import load_encoder
+    from densecap_search.retrieval.embeddings import hash_images
     from densecap_search.training.loop import read_splits
 
     found = _read(collection, image_column, caption_column)
     names = [name.strip() for name in split.split(",") if name.strip()]
     first = _model(None, model_name, pretrained, arch)
     models = [first, *({"name": name} for name in against)]
-    chosen, _ = read_splits(Path(first["name"]))
-    records = select_splits(found, names, chosen)
+    talk = _talk()
+    chosen = next((splits for model in models if (splits := read_splits(Path(model["name"]))[0])), {})
+    hashes = hash_images(found.captioned, talk=talk)[0] if chosen else {}
+    same = {name: split for name, (split, content) in chosen.items() if hashes.get(name) == content}
+    if len(same) < len(chosen):
+        gone = len(chosen) - len(same)
+        talk.say(f"{gone} of the {len(chosen)} pictures that the run split are not here or have changed")
+    records = select_splits(found, names, same)
     reports = []
     for model in models:
         encoder = load_encoder(**model, device=device, precision=precision)
         _, trained = read_splits(Path(model["name"]))
         reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
-                                    trained_hashes=trained, talk=_talk()))
+                                    trained_hashes=trained, talk=talk))
     _tell_skipped(reports[0].skipped)
     if as_json:
         for report in reports:
@@ -395,7 +418,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
 @click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
 @_model_options
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
 def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
           host: str, port: int) -> None:
     """Open a page that searches an index.
@@ -409,8 +432,9 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
 
     model = _model(None, model_name, pretrained, arch) if model_name else None
     searcher = open_searcher(index_folder, model=model, device=device)
-    click.echo(f"{len(searcher.index.entries)} pictures; open http://{host}:{port} (Ctrl-C ends)", err=True)
-    launch(searcher, host=host, port=port)
+    app = launch(searcher, host=host, port=port)
+    click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
+    app.block_thread()
 
 
 @main.command()
@@ -492,8 +516,10 @@ def _print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
 def _print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
     if titled:
         click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
-    _table(["rank", "score", "picture", "caption"],
-           [[str(hit.rank), f"{hit.score:.3f}", hit.image, _shortened(hit.caption)] for hit in hits])
+    for hit in hits:
+        click.echo(f"{hit.rank:>3}  {hit.score:.3f}  {hit.image}")
+        if hit.caption.strip():
+            click.echo(f"            {_shortened(hit.caption)}")
 
 
 def _shortened(caption: str, length: int = 120) -> str:
@@ -508,8 +534,6 @@ def _hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str
 
 
 def _write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
-    import io
-
     from densecap_search.files import write_text
 
     rows = list(_hit_rows(results))
@@ -526,10 +550,11 @@ def _write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> Non
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        table.add_row(*(Text(cell) for cell in row))
     width = None if sys.stdout.isatty() else 200
     Console(width=width).print(table)
 

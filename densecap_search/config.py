@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,7 @@ class DataConfig:
 
     image_column: str | None = None
     caption_column: str | None = None
+    use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
@@ -178,8 +181,10 @@ def check(config: RunConfig) -> RunConfig:
     _within("train.max_grad_norm", train.max_grad_norm, 0, None)
     _within("train.init_logit_scale", train.init_logit_scale, 1, 100)
     _within("train.workers", train.workers, 0, None)
+    _within("train.seed", train.seed, 0, 2**31 - 1)
     _within("data.val_share", data.val_share, 0, 0.9)
     _within("data.test_share", data.test_share, 0, 0.9)
+    _within("data.val_share and data.test_share together", data.val_share + data.test_share, 0, 0.9)
     _within("model.context_length", config.model.context_length, 3, None)
     return config
 
@@ -211,6 +216,8 @@ def _build(kind: type, tree: Mapping[str, Any], where: str) -> Any:
         if key not in known:
             raise ConfigError(f"unknown key {name}; known keys here: {', '.join(sorted(known))}")
         if dataclasses.is_dataclass(hints[key]):
+            if value is None:
+                continue  # a section without keys
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{name} must be a section with keys, not {value!r}")
             values[key] = _build(typing.cast(type, hints[key]), value, f"{name}.")
@@ -244,6 +251,8 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
         return value
     if kind is bool or isinstance(value, bool) or value is None:
         raise wrong
+    if kind is int and isinstance(value, float) and not math.isfinite(value):
+        raise wrong
     try:
         converted = kind(value.strip() if isinstance(value, str) else value)
     except (TypeError, ValueError) as error:
@@ -262,7 +271,7 @@ def _one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
 
 
 def _within(name: str, value: float | None, low: float, high: float | None) -> None:
-    if value is None or (low <= value and (high is None or value <= high)):
+    if value is None or (low <= value <= (sys.float_info.max if high is None else high)):
         return
     allowed = f"{low} or more" if high is None else f"from {low} to {high}"
     raise ConfigError(f"{name} must be {allowed}, not {value}")

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from densecap_search.errors import DensecapError
+
 HASH_BYTES = 16  # 128 bits: no accidental collision in any archive that fits on disks
 
 
@@ -40,6 +42,20 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """As :func:`atomic_path`, with the temporary file opened for writing bytes."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+def check_writable(path: Path) -> None:
+    """Before long work: whether a file or folder can be made here; a sentence if not."""
+    if path.is_file():
+        raise DensecapError(f"{path} is a file; choose a folder with -o")
+    parent = next((place for place in (path, *path.absolute().parents) if place.exists()), path)
+    if not parent.is_dir():
+        raise DensecapError(f"cannot write {path}: {parent} is not a folder; choose another place with -o")
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise DensecapError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,12 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import make_photos, make_tiny
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.model.checkpoint import save_encoder
 from densecap_search.model.encoder import DualEncoder
+
+
+@pytest.fixture(autouse=True)
+def _few_threads(request: pytest.FixtureRequest) -> None:
+    """Tiny models are faster without threads, and tests then do not wait for each other's."""
+    torch.set_num_threads(1 if request.node.get_closest_marker("slow") is None else os.cpu_count() or 1)
 
 
 @pytest.fixture(autouse=True)

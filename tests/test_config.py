@@ -50,6 +50,10 @@ def test_a_tune_mode_is_a_word_and_perhaps_a_number():
     ("train: {tune: 'last:²'}", "last takes a number of blocks, 1 or more"),
     ("train: {rank: 0}", "train.rank must be 1 or more, not 0"),
     ("train: {layer_decay: 1.5}", "train.layer_decay must be from 0 to 1, not 1.5"),
+    ("train: {epochs: .inf}", "train.epochs must be a whole number, not inf"),
+    ("train: {lr: .inf}", "train.lr must be 0 or more, not inf"),
+    ("train: {seed: -1}", "train.seed must be from 0 to 2147483647, not -1"),
+    ("data: {val_share: 0.6, test_share: 0.6}", "data.val_share and data.test_share together must be from 0 to 0.9, not 1.2"),
     ("- a", "must hold sections (data, model, train), not a list"),
     ("a: [", "is not a YAML file"),
 ])

@@ -37,7 +37,7 @@ class _Columns:
     """The names, as the file spells them, of the columns that mean something to us."""
 
     image: str
-    caption: str | None
+    captions: tuple[str, ...]  # the first that a row has is the row's
     own: Mapping[str, str]  # our word → the file's
 
 
@@ -101,6 +101,9 @@ def find_images(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        if {"CURRENT", "model.json"} & set(names):  # an index or a run of ours: its pictures are not the user's
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith((".", "@")))
         for name in sorted(names):
             if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES:
@@ -112,7 +115,7 @@ def _read_folder(folder: Path, image_column: str | None) -> Rows:
     del image_column
     for number, image in enumerate(find_images(folder), start=1):
         row: dict[str, Any] = {"image": image.relative_to(folder).as_posix()}
-        side = next((p for p in (image.with_suffix(s) for s in (".txt", ".TXT", ".Txt")) if p.is_file()), None)
+        side = _side_file(image)
         if side is not None:
             try:
                 row["caption"] = decode(side.read_bytes()).removesuffix("\n").removesuffix("\r")
@@ -120,6 +123,13 @@ def _read_folder(folder: Path, image_column: str | None) -> Rows:
                 yield number, Skipped(row["image"], f"cannot read its caption file: {error.strerror}", number)
                 continue
         yield number, row
+
+
+def _side_file(image: Path) -> Path | None:
+    """The text file with the picture's stem, in whichever Unicode form its name came (Macs decompose letters)."""
+    stems = dict.fromkeys([image.stem, *(unicodedata.normalize(form, image.stem) for form in ("NFC", "NFD"))])
+    candidates = (image.with_name(stem + suffix) for stem in stems for suffix in (".txt", ".TXT", ".Txt"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _read_csv(path: Path, image_column: str | None) -> Rows:
@@ -176,7 +186,10 @@ def _read_jsonl(path: Path, image_column: str | None) -> Rows:
     """One JSON object a line."""
     del image_column
     number = 0
-    for line in decode(path.read_bytes()).split("\n"):  # not splitlines: captions may hold U+2028
+    text = decode(path.read_bytes())
+    if text.lstrip().startswith("{") and _is_one_object(text):
+        raise CollectionError(f"{path} is one JSON object; a list of objects, or one object a line, was expected")
+    for line in text.split("\n"):  # not splitlines: captions may hold U+2028
         if not line.strip():
             continue
         number += 1
@@ -184,6 +197,19 @@ def _read_jsonl(path: Path, image_column: str | None) -> Rows:
             yield number, _as_row(json.loads(line), number)
         except (json.JSONDecodeError, RecursionError) as error:
             yield number, Skipped("", f"not JSON ({error})", number)
+
+
+def _is_one_object(text: str) -> bool:
+    """Whether a text of several lines is a single JSON value."""
+    first = text.lstrip().split("\n", 1)[0]
+    try:
+        json.loads(first)
+    except (json.JSONDecodeError, RecursionError):
+        try:
+            return isinstance(json.loads(text), dict)
+        except (json.JSONDecodeError, RecursionError):
+            return False
+    return False
 
 
 def _read_json(path: Path, image_column: str | None) -> Rows:
@@ -230,19 +256,20 @@ def _records(
 def _columns(rows: Sequence[Row], path: Path, image_column: str | None, caption_column: str | None) -> _Columns:
     found = list(dict.fromkeys(key for row in rows for key in row))
     image = _named(found, image_column, "--image-column", path) or _first(found, IMAGE_COLUMNS)
-    caption = _named(found, caption_column, "--caption-column", path) or _first(found, CAPTION_COLUMNS)
+    named = _named(found, caption_column, "--caption-column", path)
+    captions = [named] if named else [name for word in CAPTION_COLUMNS if (name := _first(found, (word,))) is not None]
     if rows and image is None:
         raise CollectionError(
             f"{path}: no column names the pictures; columns found: {', '.join(map(str, found)) or 'none'}; "
             "say which one with --image-column NAME"
         )
-    if rows and caption is None and not path.is_dir():
+    if rows and not captions and not path.is_dir():
         raise CollectionError(
             f"{path}: no column holds captions; columns found: {', '.join(map(str, found))}; "
             "say which one with --caption-column NAME"
         )
-    own = {word: name for word in OWN_COLUMNS if (name := _first(found, (word,))) not in (None, image, caption)}
-    return _Columns(image or "image", caption, {word: name for word, name in own.items() if name})
+    own = {word: name for word in OWN_COLUMNS if (name := _first(found, (word,))) not in (None, image, *captions)}
+    return _Columns(image or "image", tuple(captions), {word: name for word, name in own.items() if name})
 
 
 def _named(found: Sequence[str], wanted: str | None, option: str, path: Path) -> str | None:
@@ -266,14 +293,15 @@ def _record(row: Row, number: int, folder: Path, columns: _Columns) -> Record | 
     value = row.get(columns.image)
     if not isinstance(value, str) or not value.strip():
         return Skipped("", f"the column {columns.image} is empty", number)
-    captions = _captions(row.get(columns.caption)) if columns.caption else ()
+    column = next((name for name in columns.captions if row.get(name) is not None), None)
+    captions = _captions(row[column]) if column is not None else ()
     if captions is None:
-        return Skipped(value, f"the column {columns.caption} holds no text", number)
+        return Skipped(value, f"the column {column} holds no text", number)
     image = _locate(folder, value)
     if image is None:
         return Skipped(value, "no such file", number)
     own = {word: _word(row.get(name)) for word, name in columns.own.items()}
-    used = {columns.image, columns.caption, *columns.own.values()}
+    used = {columns.image, column, *columns.own.values()}
     return Record(
         image_id=own.get("id") or _image_id(image, folder),
         image=image,

@@ -51,7 +51,8 @@ def split_collection(
         train, val, test = _set_aside(records, [0.0, val_share, test_share], seed, hashes)
         return Splits(train, val, test, "made")
     if "train" not in named:
-        raise CollectionError(f"{collection.name} has no split named train; it has {', '.join(sorted(named))}")
+        raise CollectionError(f"{collection.name} has no split named train; it has {', '.join(sorted(named))}; "
+                              "--set data.use_split=false makes new splits of all")
     train, val, test = (tuple(named.get(name, ())) for name in ("train", "val", "test"))
     if val:
         return Splits(train, val, test, "from the table")
@@ -68,7 +69,7 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
     records = collection.captioned
     if "all" in names:
         return records
-    own = [record.split or (chosen or {}).get(record.image_id) for record in records]
+    own = [_split_of(record, chosen or {}) for record in records]
     wanted = {normal_split(name) for name in names}
     found = tuple(record for record, split in zip(records, own, strict=True) if split in wanted)
     missing = sorted(str(name) for name in wanted - set(own))
@@ -77,9 +78,16 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
         listing = ", ".join(f"{name} ({count})" for name, count in sorted(present.items())) or "none"
         raise CollectionError(
             f"{collection.name} has no split named {', '.join(missing)}; splits here: {listing}; "
-            "--split all takes every picture"
+            "--split all takes every picture, and a run folder (--model RUN) brings the splits it was trained with"
         )
     return found
+
+
+def _split_of(record: Record, chosen: Mapping[str, str]) -> str | None:
+    """The table's word, except where the run had to choose: without a word, and val taken from train."""
+    if record.split in (None, "train") and record.image_id in chosen:
+        return chosen[record.image_id]
+    return record.split
 
 
 def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = None,

@@ -14,20 +14,21 @@ from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.indexing import update_index
-from densecap_search.retrieval.searcher import Hit, Searcher
+from densecap_search.retrieval.searcher import Searcher
 from densecap_search.talk import Talk
 from densecap_search.training.loop import finetune
 
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """Retrieval on unseen bursts before and after, and one search."""
+    """Retrieval on unseen bursts before and after, and one search: where its caption finds its own picture."""
 
     before: Report
     after: Report
     index: Path
     query: str
-    example: Hit
+    rank: int
+    pictures: int
     seconds: float
 
 
@@ -48,5 +49,6 @@ def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome
     after = evaluate(encoder, test, model=str(run), collection="scenes", splits=["test"], talk=talk)
     made = update_index(collection, encoder, {"name": str(run.resolve())}, index, talk=talk).index
     query = test[0].captions[0]
-    hits, _ = Searcher(encoder, made).by_captions([query], 1)
-    return DemoOutcome(before, after, index, query, hits[0][0], time.monotonic() - started)
+    hits, _ = Searcher(encoder, made).by_captions([query], len(made.entries))
+    rank = next(hit.rank for hit in hits[0] if hit.image_id == test[0].image_id)
+    return DemoOutcome(before, after, index, query, rank, len(made.entries), time.monotonic() - started)

@@ -90,6 +90,7 @@ class DualEncoder:
         self.spec = spec
         self.tokenizer = tokenizer
         self.precision = precision
+        self._tower_hashes: dict[tuple[Any, ...], str] = {}
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
         self._mean = torch.tensor(normalise.mean, device=self.device)[:, None, None]
         self._std = torch.tensor(normalise.std, device=self.device)[:, None, None]
@@ -126,6 +127,12 @@ class DualEncoder:
         for step in self._resize:
             image = step(image)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """uint8 pixels [B, 3, H, W] → float32 as the image tower takes them; anything else as it is."""
+        if pixels.dtype != torch.uint8:
+            return pixels
+        return (pixels.to(self.device).float().div_(255) - self._mean).div_(self._std)
 
     def room_for(self, count: int) -> Tensor:
         """Room for a batch of pictures, uint8 [count, 3, H, W]."""
@@ -209,15 +216,15 @@ class DualEncoder:
         """A hash of what decides :meth:`tower_outputs`: a tower without its head."""
         module = self.model.visual if tower == "image" else self.model.text
         slot = head_slot(module)
-        tensors = folded_state(module).items()
-        kept = [(name, value) for name, value in tensors if not (slot and _belongs(name, slot.attribute))]
-        return hash_text(tower, self.precision, self._hash(kept))
 
-    def with_precision(self, precision: str) -> DualEncoder:
-        """The same weights, computed otherwise."""
-        other = copy.copy(self)
-        other.precision = precision
-        return other
+        def without_head(state: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
+            return [(name, value) for name, value in state.items() if not (slot and _belongs(name, slot.attribute))]
+
+        # hashing a large tower takes seconds; it is done again only when a tensor has been written to
+        stamp = (tower, self.precision, *((v.data_ptr(), v._version) for _, v in without_head(module.state_dict())))
+        if stamp not in self._tower_hashes:
+            self._tower_hashes[stamp] = hash_text(tower, self.precision, self._hash(without_head(folded_state(module))))
+        return self._tower_hashes[stamp]
 
     def _hash(self, tensors: Iterable[tuple[str, Tensor]]) -> str:
         digest = hashlib.blake2b(replace(self.spec, source="").identity().encode(), digest_size=HASH_BYTES)
@@ -228,9 +235,7 @@ class DualEncoder:
         return digest.hexdigest()
 
     def _to_device(self, batch: Tensor) -> Tensor:
-        batch = batch.to(self.device)
-        if batch.dtype == torch.uint8:
-            batch = (batch.float().div_(255) - self._mean).div_(self._std)
+        batch = self.normalise(batch.to(self.device))
         if self._channels_last and batch.ndim == 4:
             return batch.contiguous(memory_format=torch.channels_last)
         return batch

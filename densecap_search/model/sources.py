@@ -50,6 +50,7 @@ def load_encoder(
     """
     name = name.strip()
     chosen = choose_device(device)
+    torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32 on GPUs too
     precision = choose_precision(precision, chosen)
     path = Path(name).expanduser()
     if name == "starter":

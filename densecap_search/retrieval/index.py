@@ -83,6 +83,7 @@ class ImageIndex:
     manifest: Manifest
     entries: tuple[Entry, ...]
     faiss_index: Any
+    generation: Path | None = None  # where it was read from; None while it is only in memory
 
     def search(self, queries: Array, k: int) -> list[list[tuple[int, float]]]:
         """For each query [D], up to k pairs (row, cosine), best first; equal scores in the order of rows.
@@ -109,8 +110,13 @@ class ImageIndex:
         return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def vectors(self) -> Array:
-        """All vectors, float32 [N, D], read-only."""
-        values: Array = np.load(self._generation() / VECTORS, mmap_mode="r", allow_pickle=False)
+        """All vectors of this generation, float32 [N, D], read-only."""
+        if self.generation is None:
+            raise AssertionError("an index in memory has no file of vectors")
+        path = self.generation / VECTORS
+        if hash_file(path) != self.manifest.files[VECTORS]:
+            raise IndexFolderError(f"{path} is damaged: it is not the file that its manifest describes")
+        values: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return values
 
     def thumbnails(self) -> Path:
@@ -123,9 +129,6 @@ class ImageIndex:
             a = f"{self.manifest.model.get('name')} [{self.manifest.fingerprint[:8]}]"
             raise IndexMismatch(f"{self.folder} was built by {a}; you asked for {name} [{fingerprint[:8]}]. "
                                 f"Rebuild with `densecap index …` or pass --model {self.manifest.model.get('name')}.")
-
-    def _generation(self) -> Path:
-        return self.folder / (self.folder / CURRENT).read_text(encoding="utf-8").strip()
 
 
 def build_index(embeddings: Embeddings, kind: str, folder: Path, entries: Sequence[Entry], manifest: Mapping[str, Any]
@@ -140,9 +143,11 @@ def build_index(embeddings: Embeddings, kind: str, folder: Path, entries: Sequen
 
 def save_index(index: ImageIndex, vectors: Array) -> ImageIndex:
     """Write a new generation and make it the current one; the index is returned as it will be loaded."""
-    index.folder.mkdir(parents=True, exist_ok=True)
-    (index.folder / "thumbnails").mkdir(exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".gen-", dir=index.folder))
+    try:
+        (index.folder / "thumbnails").mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".gen-", dir=index.folder))
+    except OSError as error:
+        raise IndexFolderError(f"cannot write the index {index.folder}: {error.strerror or error}") from error
     try:
         (work / FAISS).write_bytes(faiss.serialize_index(index.faiss_index).tobytes())
         with (work / VECTORS).open("wb") as file:
@@ -154,14 +159,14 @@ def save_index(index: ImageIndex, vectors: Array) -> ImageIndex:
         write_json(work / MANIFEST, asdict(manifest))
         work.chmod(0o755)
         name = _place(work, index.folder)
+        write_text(index.folder / CURRENT, name + "\n")
     except OSError as error:
         shutil.rmtree(work, ignore_errors=True)
         raise IndexFolderError(f"cannot write the index {index.folder}: {error.strerror or error}; "
                                "the index that was there is untouched") from error
-    write_text(index.folder / CURRENT, name + "\n")
     for old in _generations(index.folder)[:-KEPT_GENERATIONS]:
         shutil.rmtree(index.folder / old, ignore_errors=True)
-    return ImageIndex(index.folder, manifest, index.entries, index.faiss_index)
+    return ImageIndex(index.folder, manifest, index.entries, index.faiss_index, index.folder / name)
 
 
 def is_index(folder: Path) -> bool:
@@ -202,7 +207,7 @@ def _load_generation(folder: Path, place: Path) -> ImageIndex:
     if not len(entries) == faiss_index.ntotal == manifest.count:
         raise IndexFolderError(f"{place} is damaged: {len(entries)} pictures, {faiss_index.ntotal} vectors, "
                                f"{manifest.count} in the manifest; build the index again")
-    return ImageIndex(folder, manifest, entries, faiss_index)
+    return ImageIndex(folder, manifest, entries, faiss_index, place)
 
 
 def _manifest(place: Path) -> Manifest:

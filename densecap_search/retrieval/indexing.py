@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from densecap_search.collection.records import Collection, Record, Skipped
-from densecap_search.errors import CollectionError
+from densecap_search.errors import CollectionError, IndexFolderError
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.embeddings import Array, Embeddings, embed_images, hash_images
 from densecap_search.retrieval.index import Entry, ImageIndex, build_index, is_index, load_index, save_index
@@ -39,10 +39,8 @@ def update_index(
     model: how to load the encoder again (keywords of :func:`load_encoder`), kept in the manifest. strict: a picture
     that cannot be used is an error, and the index stays as it was.
     """
-    old = load_index(folder) if is_index(folder) else None
-    fingerprint = encoder.fingerprint()
-    same = old is not None and old.manifest.fingerprint == fingerprint
-    known = _known_vectors(old) if old is not None and same else {}
+    old, known = _before(folder, encoder, talk)
+    same = old is not None and old.manifest.fingerprint == encoder.fingerprint()
     hashes, unreadable = hash_images(collection.records, talk=talk, workers=workers)
     records = [record for record in collection.records if record.image_id in hashes]
     fresh = [record for record in records if hashes[record.image_id] not in known]
@@ -57,14 +55,15 @@ def update_index(
         raise CollectionError(f"{collection.name}: no picture could be indexed; "
                               f"{len(skipped)} were skipped{f', the first: {skipped[0]}' if skipped else ''}")
     entries = [Entry(r.image_id, str(r.image), r.captions, hashes[r.image_id]) for r in kept]
-    unchanged = old is not None and same and tuple(entries) == old.entries and kind == old.manifest.index_type
+    unchanged = (old is not None and same and tuple(entries) == old.entries and kind == old.manifest.index_type
+                 and model == old.manifest.model)
     if old is not None and unchanged:
         index = old
     else:
         index = _save_generation(collection, encoder, model, folder, kind, entries, vectors)
     return IndexSummary(
         index, encoded=len(embedded.hashes), reused=len(kept) - len(embedded.hashes),
-        removed=len({e.image_id for e in old.entries} - {e.image_id for e in entries}) if old else 0,
+        removed=len({e.hash for e in old.entries} - {e.hash for e in entries}) if old else 0,
         skipped=skipped, changed=not unchanged,
         rebuilt_for=old.manifest.model.get("name") if old and not same else None,
     )
@@ -94,5 +93,15 @@ def _save_generation(
     return save_index(build_index(embeddings, kind, folder, entries, manifest), matrix)
 
 
-def _known_vectors(index: ImageIndex) -> dict[str, Array]:
-    return dict(zip((entry.hash for entry in index.entries), index.vectors(), strict=True))
+def _before(folder: Path, encoder: DualEncoder, talk: Talk) -> tuple[ImageIndex | None, dict[str, Array]]:
+    """The index that is there, and its vectors by content hash where this encoder made them."""
+    if not is_index(folder):
+        return None, {}
+    try:
+        old = load_index(folder)
+        if old.manifest.fingerprint != encoder.fingerprint():
+            return old, {}
+        return old, dict(zip((entry.hash for entry in old.entries), old.vectors(), strict=True))
+    except IndexFolderError as error:
+        talk.say(f"{error}; it is built anew")
+        return None, {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from densecap_search.collection.images import open_image
@@ -34,13 +35,15 @@ class Searcher:
 
     encoder: DualEncoder
     index: ImageIndex
+    _lock: Lock = field(default_factory=Lock, repr=False)  # towers are changed for a moment while they encode
 
     def by_captions(self, captions: Sequence[str], k: int) -> tuple[list[list[Hit]], Truncation]:
         """Hits for each caption, best first, and how much of the captions was cut."""
         blank = [number for number, caption in enumerate(captions, start=1) if not caption.strip()]
         if blank:
             raise DensecapError(f"query {blank[0]} is empty; describe the picture you look for")
-        vectors, truncation = embed_texts(self.encoder, captions, cached=False)
+        with self._lock:
+            vectors, truncation = embed_texts(self.encoder, captions, cached=False)
         return self._hits(vectors, k), truncation
 
     def by_image(self, path: Path, k: int) -> list[Hit]:
@@ -48,7 +51,8 @@ class Searcher:
         image = open_image(path, min_side=self.encoder.image_size)
         if isinstance(image, Skipped):
             raise DensecapError(f"cannot search by {image}")
-        vectors = _embed_one(self.encoder, image)
+        with self._lock:
+            vectors = _embed_one(self.encoder, image)
         return self._hits(vectors, k)[0]
 
     def _hits(self, vectors: Array, k: int) -> list[list[Hit]]:

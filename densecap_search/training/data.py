@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,11 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
     if strict and skipped:
         raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
                               "mend them or train without --strict")
+    if not records:
+        first = f"; {len(skipped)} were skipped, the first: {skipped[0]}" if skipped else ""
+        raise CollectionError(f"{collection.name} has no picture with a caption that can be opened{first}")
+    if not config.data.use_split:
+        records = [replace(record, split=None) for record in records]
     usable = Collection(collection.name, tuple(records), skipped)
     splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,
                               seed=train.seed, hashes=hashes)
@@ -56,6 +61,13 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
     # within the window, because what lies beyond it makes no difference to the model
     groups = group_numbers(splits.train, hashes, same_caption=_TokensOf(encoder, captions))
     batches, truncation = _batches(splits.train, captions, groups, rows, config, train, encoder, processes, talk)
+    uncaptioned = len(collection) - len(collection.captioned)
+    if uncaptioned:
+        talk.say(f"{uncaptioned} pictures have no caption and are not trained on")
+    unused = len(records) - sum(len(part) for part in (splits.train, splits.val, splits.test))
+    if unused:
+        names = sorted({str(record.split) for record in records} - {"train", "val", "test", "None"})
+        talk.say(f"{unused} pictures are in other splits ({', '.join(names)}) and are not used")
     _tell_about(splits, groups, truncation, batches, int(train.batch_size or 1), talk)
     return TrainingData(splits, hashes, batches, skipped)
 
@@ -133,9 +145,9 @@ def _tell_about(splits: Splits, groups: Sequence[int], truncation: Truncation, b
                  "they are never each other's negatives")
     largest = -(-pairs // batches.steps)
     if pairs < batch_size:
-        talk.say(f"only {pairs} pairs: the batch size is {largest}, not {batch_size}")
-    if pairs == 1:
-        talk.say("a single pair has no negatives: the loss is 0 and nothing will change")
+        talk.say(f"only {pairs} {'pair' if pairs == 1 else 'pairs'}: the batch size is {largest}, not {batch_size}")
+    if largest == 1:
+        talk.say("batches of a single pair have no negatives: the loss is 0 and nothing will change")
     if not splits.val:
         talk.say("no validation pictures: nothing is measured meanwhile, and the last checkpoint is kept")
 

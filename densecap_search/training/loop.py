@@ -21,7 +21,7 @@ from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import embed_pairs
-from densecap_search.files import write_json, write_text
+from densecap_search.files import check_writable, write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
 from densecap_search.model.encoder import DualEncoder
@@ -186,6 +186,7 @@ class _Job:
         self._log_epoch(0, self._validate(0), None, 0.0)
         if self.processes.first:
             checkpoint.save_encoder(self.encoder, self.run)
+            self._write_best()
         self.save_state()
 
     def train_epochs(self, interruptions: Interruptions) -> None:
@@ -298,7 +299,8 @@ class _Job:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         with torch.no_grad():
-            self.encoder.model.logit_scale.clamp_(0.0, math.log(MAX_LOGIT_SCALE))
+            if "logit_scale" in self.trained:
+                self.encoder.model.logit_scale.clamp_(0.0, math.log(MAX_LOGIT_SCALE))
             for name, value in self.average.items():
                 value.lerp_(self.trained[name], 1 - float(self.train.ema or 0))
 
@@ -328,12 +330,16 @@ class _Job:
         self.at.log.append(row)
         if self.processes.first:
             write_text(self.run / LOG, "".join(json.dumps(line) + "\n" for line in self.at.log))
-            best = {"checkpoint": self.train.checkpoint, "epoch": self.at.kept_epoch,
-                    "val": self._row(self.at.kept_epoch)["val"], "zero_shot": self._row(0)["val"]}
-            write_json(self.run / BEST, best)
             if self.train.tensorboard:
                 plots.write_tensorboard(self.run, row)
         return row
+
+    def _write_best(self) -> None:
+        """Beside the weights, which it describes: what only memory and state.pt have is not in it."""
+        write_json(self.run / BEST, {
+            "checkpoint": self.train.checkpoint, "epoch": self.at.kept_epoch,
+            "val": self._row(self.at.kept_epoch)["val"], "zero_shot": self._row(0)["val"],
+        })
 
     def _row(self, epoch: int) -> dict[str, Any]:
         return next(row for row in self.at.log if row.get("epoch") == epoch)
@@ -371,6 +377,7 @@ class _Job:
         if self.unsaved is None or not self.processes.first:
             return
         checkpoint.save_weights(self.encoder, self.run, self.unsaved)
+        self._write_best()
         self.unsaved, self.saved = None, time.monotonic()
 
     def save_state(self) -> None:
@@ -390,7 +397,9 @@ class _Job:
 
     def restore(self, state: Mapping[str, Any], collection: Collection) -> None:
         """Continue where :meth:`save_state` left off."""
-        saved = json.loads((self.run / SPLIT).read_text(encoding="utf-8"))
+        saved = _read_split_file(self.run)
+        if saved is None:
+            raise RunError(f"{self.run / SPLIT} is missing or damaged: the run cannot be continued; train anew")
         if saved["collection"] != collection.fingerprint():
             raise RunError(f"{collection.name} has changed since {self.run} was begun; train anew into another folder")
         with torch.no_grad():
@@ -436,12 +445,14 @@ def learning_rate(step: int, total: int, peak: float, warmup: float) -> float:
 
 
 def _check_folder(run: Path, resume: bool) -> None:
+    """Before any work: a run must be there to resume, and must not be there to begin."""
     if resume:
+        if not (run / checkpoint.STATE).exists():
+            raise RunError(f"{run} holds no run: there is nothing to resume; train without --resume")
         return
+    check_writable(run)
     if (run / checkpoint.STATE).exists():
         raise RunError(f"{run} holds a run already; continue it with --resume, or choose another folder with -o")
-    if run.is_file():
-        raise RunError(f"{run} is a file; choose a folder with -o")
 
 
 def _describe_epoch(row: Mapping[str, Any]) -> str:
@@ -453,11 +464,19 @@ def _describe_epoch(row: Mapping[str, Any]) -> str:
     return text
 
 
-def read_splits(run: Path) -> tuple[dict[str, str], frozenset[str]]:
-    """Of a run folder: image_id → split, and the content hashes of what it was trained on."""
-    try:
-        saved = json.loads((run / SPLIT).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+def read_splits(run: Path) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
+    """Of a run folder: image_id → split and content hash, and the content hashes of what it was trained on."""
+    saved = _read_split_file(run)
+    if saved is None:
         return {}, frozenset()
-    chosen = {image_id: split for split in ("train", "val", "test") for image_id in saved[split]}
+    chosen = {image_id: (split, content) for split in ("train", "val", "test")
+              for image_id, content in saved[split].items()}
     return chosen, frozenset(saved["train"].values())
+
+
+def _read_split_file(run: Path) -> dict[str, Any] | None:
+    try:
+        saved: dict[str, Any] = json.loads((run / SPLIT).read_text(encoding="utf-8"))
+        return saved
+    except (OSError, json.JSONDecodeError):
+        return None

@@ -85,15 +85,16 @@ def run_search(searcher: Searcher, caption: str, shown: int) -> tuple[list[Hit],
     return found[0], message
 
 
-def launch(searcher: Searcher, *, host: str, port: int, block: bool = True) -> gr.Blocks:
-    """Serve the page. Of all files only the small copies of indexed pictures can be fetched."""
+def launch(searcher: Searcher, *, host: str, port: int) -> gr.Blocks:
+    """Serve the page in the background. Of all files only the small copies of indexed pictures can be fetched."""
     app = build_app(searcher)
     try:
         app.launch(
             server_name=host, server_port=port, quiet=True, footer_links=[], ssr_mode=False, share=False,
-            prevent_thread_lock=not block, allowed_paths=[str(Gallery.of(searcher.index).folder)],
+            prevent_thread_lock=True, allowed_paths=[str(Gallery.of(searcher.index).folder)],
             theme=gr.themes.Default(font=_FONTS, font_mono=("ui-monospace", "monospace")), css=_CSS,
         )
     except OSError as error:
-        raise DensecapError(f"cannot serve on {host}:{port}: {error}; choose another port with --port") from error
+        raise DensecapError(f"cannot serve on {host}:{port}, which is taken or not allowed; "
+                            "choose another --port") from error
     return app

@@ -139,6 +139,9 @@ def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_ru
     (["search", "{photos}", "a red ball"], "is not an index (no file CURRENT); make one with `densecap index`"),
     (["evaluate", "{photos}", "--model", "{tiny}"], "has no split named test; splits here: none; --split all takes every picture"),
     (["serve", "nowhere"], "nowhere is not an index"),
+    (["finetune", "{photos}", "-o", "{photos}/red-left-ball.txt/run"], "is not a folder; choose another place with -o"),
+    (["index", "{photos}", "--model", "{tiny}", "-o", "/proc/i"], "cannot write /proc/i: "),
+    (["finetune", "{photos}", "--resume", "-o", "none"], "none holds no run: there is nothing to resume"),
 ])
 def test_bad_input_gets_one_clear_sentence(words, sentence, photos, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

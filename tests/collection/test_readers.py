@@ -161,3 +161,33 @@ def test_hard_captions_survive_export_and_import(tmp_path: Path):
 def test_what_is_not_there_is_said():
     with pytest.raises(CollectionError, match=r"nowhere\.csv does not exist"):
         read_collection(Path("nowhere.csv"))
+
+
+def test_rows_may_have_one_caption_or_several_or_none_and_survive_export(tmp_path: Path):
+    make_images(tmp_path, "1.jpg", "2.jpg", "3.jpg")
+    rows = [{"image": "1.jpg", "captions": ["a", "b"]}, {"image": "2.jpg", "caption": "c"}, {"image": "3.jpg", "caption": None}]
+    (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    expected = {"1.jpg": ("a", "b"), "2.jpg": ("c",), "3.jpg": ()}
+    first = read_collection(tmp_path / "t.jsonl")
+    assert captions_of(first) == expected
+    export_jsonl(first, tmp_path / "out.jsonl")
+    assert captions_of(read_collection(tmp_path / "out.jsonl")) == expected
+
+
+def test_a_side_file_in_the_other_unicode_form_is_found(tmp_path: Path):
+    make_images(tmp_path, "Gr\u00fc\u00dfe.jpg")
+    (tmp_path / "Gru\u0308\u00dfe.txt").write_text("hello", encoding="utf-8")
+    assert captions_of(read_collection(tmp_path)) == {"Gr\u00fc\u00dfe.jpg": ("hello",)}
+
+
+def test_an_index_or_run_within_the_folder_is_not_taken_for_photographs(tmp_path: Path):
+    make_images(tmp_path, "1.jpg", "idx/thumbnails/h.jpg", "run/curves.png")
+    (tmp_path / "idx" / "CURRENT").write_text("gen-000001")
+    (tmp_path / "run" / "model.json").write_text("{}")
+    assert captions_of(read_collection(tmp_path)) == {"1.jpg": ()}
+
+
+def test_one_json_object_is_named_as_such(tmp_path: Path):
+    (tmp_path / "t.json").write_text(json.dumps({"images": [], "annotations": []}, indent=1))
+    with pytest.raises(CollectionError, match=r"t\.json is one JSON object; a list of objects"):
+        read_collection(tmp_path / "t.json")

@@ -78,3 +78,11 @@ def test_groups_are_the_same_picture_or_the_same_caption():
     numbers = group_numbers(records, {"b": "same", "h": "same"})
     same = {(i, j) for i in range(8) for j in range(i) if numbers[i] == numbers[j]}
     assert same == {(2, 0), (4, 3), (7, 1)}
+
+
+def test_val_taken_from_train_can_be_evaluated(tmp_path: Path):
+    collection = Collection("c", (record("a", split="train"), record("b", split="train"), record("t", split="test")))
+    chosen = {"a": "train", "b": "val", "t": "test"}
+    assert ids(select_splits(collection, ["val"], chosen)) == ["b"]
+    assert ids(select_splits(collection, ["train"], chosen)) == ["a"]
+    assert ids(select_splits(collection, ["test"], {"t": "val"})) == ["t"]

@@ -189,3 +189,38 @@ def test_an_empty_caption_is_refused(photos: Path, tmp_path: Path):
     searcher = Searcher(tiny, update(photos, tmp_path / "i", tiny).index)
     with pytest.raises(DensecapError, match="query 2 is empty"):
         searcher.by_captions(["fine", "  \n"], 5)
+
+
+def test_a_damaged_index_is_built_anew_by_the_command_that_its_error_names(photos: Path, tmp_path: Path):
+    update(photos, tmp_path / "i")
+    matrix = np.load(tmp_path / "i" / "gen-000001" / "vectors.npy")
+    np.save(tmp_path / "i" / "gen-000001" / "vectors.npy", matrix[::-1])
+    with pytest.raises(IndexFolderError, match=r"vectors\.npy is damaged"):
+        load_index(tmp_path / "i").vectors()
+    (photos / "blue-left-ball.png").unlink()
+    again = update(photos, tmp_path / "i")
+    assert np.array_equal(again.index.vectors(), matrix[1:])
+    (tmp_path / "i" / "gen-000002" / "images.jsonl").write_text("half")
+    repaired = update(photos, tmp_path / "i")
+    assert len(load_index(tmp_path / "i").entries) == len(repaired.index.entries) == 23
+
+
+def test_a_model_that_has_moved_gets_into_the_manifest(photos: Path, tmp_path: Path):
+    update(photos, tmp_path / "i")
+    moved = update_index(read_collection(photos), make_tiny(), {"name": "elsewhere"}, tmp_path / "i")
+    assert (moved.encoded, moved.changed) == (0, True)
+    assert load_index(tmp_path / "i").manifest.model == {"name": "elsewhere"}
+
+
+def test_an_index_goes_on_reading_the_generation_that_it_was_loaded_from(photos: Path, tmp_path: Path):
+    update(photos, tmp_path / "i")
+    loaded = load_index(tmp_path / "i")
+    before = np.array(loaded.vectors())
+    update_index(read_collection(photos), make_tiny(seed=1), {"name": "other"}, tmp_path / "i")
+    assert np.array_equal(loaded.vectors(), before)
+
+
+def test_a_place_that_cannot_be_written_is_named(photos: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IndexFolderError, match=r"cannot write the index .*file/i"):
+        update(photos, tmp_path / "file" / "i")

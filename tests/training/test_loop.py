@@ -56,8 +56,8 @@ def test_training_learns_and_leaves_a_whole_run_folder(collection, tiny_run, tmp
     trained = load_encoder(str(tmp_path / "run"))
     assert trained.fingerprint() != load_encoder(str(tiny_run)).fingerprint()
     splits, hashes = read_splits(tmp_path / "run")
-    assert sorted(splits.values()).count("val") == 2
-    assert sorted(splits.values()).count("test") == 2
+    assert [split for split, _ in splits.values()].count("val") == 2
+    assert [split for split, _ in splits.values()].count("test") == 2
     assert len(hashes) == 20
 
 
@@ -118,7 +118,7 @@ def test_a_folder_with_a_run_is_not_overwritten_and_a_changed_collection_not_res
     fewer = replace(collection, records=collection.records[:-1])
     with pytest.raises(RunError, match=r"has changed since .*run was begun"):
         finetune(fewer, settings(tiny_run), tmp_path / "run", resume=True, talk=SILENT)
-    with pytest.raises(RunError, match=r"state\.pt is missing: there is nothing to resume"):
+    with pytest.raises(RunError, match=r"new holds no run: there is nothing to resume"):
         finetune(collection, settings(tiny_run), tmp_path / "new", resume=True, talk=SILENT)
 
 
@@ -169,7 +169,7 @@ def test_a_single_pair_is_told_that_nothing_will_change(collection, tiny_run, tm
     one = replace(collection, records=collection.records[:1])
     summary = finetune(one, settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
     assert summary.steps == 2
-    assert "a single pair has no negatives: the loss is 0 and nothing will change" in said
+    assert "batches of a single pair have no negatives: the loss is 0 and nothing will change" in said
 
 
 @pytest.mark.parametrize("tune", ["heads", "full"])
@@ -312,7 +312,7 @@ def test_a_run_with_adapters_keeps_merged_weights_and_saves_only_what_changes(co
     assert set(state["weights"]) == set(adapter)
     assert all(torch.equal(value, adapter[name]) for name, value in state["weights"].items())
     splits, hashes = read_splits(tmp_path / "run")
-    val = [record for record in collection.records if splits[record.image_id] == "val"]
+    val = [record for record in collection.records if splits[record.image_id][0] == "val"]
     report = evaluate(load_encoder(str(tmp_path / "run")), val, model="run", collection="photos", splits=["val"],
                       trained_hashes=hashes, talk=SILENT)
     assert report.text_to_image.figures["R@1"].value == rows[-1]["val"]["text_to_image"]["R@1"]
@@ -350,3 +350,41 @@ def test_layer_decay_moves_the_lower_layers_less(collection, tiny_run, tmp_path:
     assert moved[0.1]["visual.conv1.weight"] < 0.01 * moved[1.0]["visual.conv1.weight"]  # 0.1 cubed, 2 blocks below
     assert moved[0.1]["visual.proj"] == pytest.approx(moved[1.0]["visual.proj"], rel=0.5)
     assert log(tmp_path / "0.1")[1]["lr"] == log(tmp_path / "1.0")[1]["lr"]
+
+
+def test_what_the_folder_says_is_best_is_what_its_weights_are(collection, tiny_run, tmp_path: Path, monkeypatch):
+    """A kill may come at any time; the weights of the first seconds are only in state.pt."""
+    seen = []
+    original = loop._Job.save_state
+
+    def save_state(job):
+        original(job)
+        said = json.loads((tmp_path / "run" / "best.json").read_text())["epoch"]
+        untrained = torch.equal(weights(tmp_path / "run")["visual.proj"], load_file(tiny_run / "weights.safetensors")["visual.proj"])
+        seen.append((said, untrained))
+
+    monkeypatch.setattr(loop._Job, "save_state", save_state)
+    finetune(collection, settings(tiny_run, checkpoint="last"), tmp_path / "run", talk=SILENT)
+    assert seen == [(0, True)] * 3
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["epoch"] == 2
+
+
+def test_splits_of_the_table_can_be_ignored_and_other_names_are_told(collection, tiny_run, tmp_path: Path):
+    odd = replace(collection, records=tuple(
+        replace(record, split="test" if number < 20 else "restval") for number, record in enumerate(collection.records)))
+    with pytest.raises(CollectionError, match=r"has no split named train; it has restval, test; --set data\.use_split=false"):
+        finetune(odd, settings(tiny_run), tmp_path / "run", talk=SILENT)
+    config = settings(tiny_run)
+    finetune(odd, replace(config, data=replace(config.data, use_split=False)), tmp_path / "run", talk=SILENT)
+    some = replace(collection, records=tuple(
+        replace(record, split="train" if number < 20 else "restval") for number, record in enumerate(collection.records)))
+    said: list[str] = []
+    finetune(some, config, tmp_path / "some", talk=Talk(say=said.append))
+    assert "4 pictures are in other splits (restval) and are not used" in said
+
+
+def test_pictures_without_a_caption_are_counted(photos, tiny_run, tmp_path: Path):
+    (photos / "red-left-ball.txt").write_text("  \n")
+    said: list[str] = []
+    finetune(read_collection(photos), settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
+    assert "1 pictures have no caption and are not trained on" in said

@@ -33,8 +33,8 @@ def searcher(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Search
 
 @pytest.fixture(scope="module")
 def page(searcher: Searcher) -> Iterator[str]:
-    """``python app.py INDEX PORT``, from another folder."""
-    words = [sys.executable, ROOT / "app.py", searcher.index.folder, str(PORT)]
+    """``python app.py INDEX``, from another folder."""
+    words = [sys.executable, ROOT / "app.py", searcher.index.folder, "--port", str(PORT)]
     with subprocess.Popen(words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         for _ in range(240):
             try:
