@@ -107,10 +107,10 @@ def finetune(
     talk.say(f"{encoder.name} on {describe(encoder.device)}, {encoder.precision}; {train.objective}"
              + (f" (γ = {train.gamma:g})" if "gamma" in OBJECTIVES[train.objective].settings else "")
              + f", tune {train.tune}, lr {train.lr:g}, seed {train.seed}")
-    data = _prepare(collection, config, train, encoder, strict, talk)
     trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned",
                                        rank=train.rank, seed=train.seed)
     talk.say(tuning.count_trained(encoder, trained))
+    data = _prepare(collection, config, train, encoder, strict, talk)
     job = _Job(encoder, train, run, data, trained, talk)
     if resume:
         job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
