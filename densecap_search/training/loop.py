@@ -99,9 +99,12 @@ def finetune(
     with joined() as processes:
         talk = talk if processes.first else SILENT
         encoder, train = _load(config, talk)
-        data = prepare(collection, config, train, encoder, strict, processes, talk)
         original = interpolate.snapshot(encoder) if train.interpolate else {}
-        job = _Job(encoder, train, run, data, processes, talk)
+        trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned",
+                                           rank=train.rank, seed=train.seed)
+        talk.say(tuning.count_trained(encoder, trained))
+        data = prepare(collection, config, train, encoder, strict, processes, talk)
+        job = _Job(encoder, train, run, data, trained, processes, talk)
         if resume:
             job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
         else:
@@ -147,13 +150,10 @@ def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
 class _Job:
     """The state of one run. Its methods are the steps of :func:`finetune`, in the order they are called."""
 
-    def __init__(self, encoder: DualEncoder, train: TrainConfig, run: Path, data: TrainingData, processes: Processes,
-                 talk: Talk) -> None:
+    def __init__(self, encoder: DualEncoder, train: TrainConfig, run: Path, data: TrainingData,
+                 trained: dict[str, nn.Parameter], processes: Processes, talk: Talk) -> None:
         self.encoder, self.train, self.run, self.data, self.talk = encoder, train, run, data, talk
-        self.processes = processes
-        self.trained = tuning.select_parameters(encoder, str(train.tune), rank=train.rank, seed=train.seed,
-                                                learn_logit_scale=train.logit_scale == "learned")
-        talk.say(tuning.count_trained(encoder, self.trained))
+        self.trained, self.processes = trained, processes
         groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import load_config
-from densecap_search.errors import CollectionError, ConfigError, RunError, TrainingStopped
+from densecap_search.errors import CollectionError, ConfigError, MissingPackage, ModelError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.model.adapters import merged_state
 from densecap_search.model.sources import load_encoder
@@ -388,3 +389,13 @@ def test_pictures_without_a_caption_are_counted(photos, tiny_run, tmp_path: Path
     said: list[str] = []
     finetune(read_collection(photos), settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
     assert "1 pictures have no caption and are not trained on" in said
+
+
+def test_what_cannot_train_is_refused_before_a_picture_is_read(collection, tiny_run, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(loop, "prepare", lambda *args: pytest.fail("the collection was read"))
+    with pytest.raises(ModelError, match="more blocks than the image tower of tiny has: 2"):
+        finetune(collection, settings(tiny_run, tune="last:99"), tmp_path / "run", talk=SILENT)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingPackage, match="need the package peft"):
+        finetune(collection, settings(tiny_run, tune="lora"), tmp_path / "run", talk=SILENT)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,113 @@
+"""Runs that are killed, stopped and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import make_photos
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.slow
+EPOCHS = 60
+
+
+def run_in_fork(words: list[str], after: float | None) -> int:
+    """The command in a fork, which costs no start-up; killed after some seconds. Returns its exit code, or −9."""
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        from densecap_search.cli import main
+
+        try:
+            main(words, standalone_mode=True)
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        os._exit(0)
+    deadline = None if after is None else time.monotonic() + after
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if deadline is not None and time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            deadline = None
+        time.sleep(0.002)
+
+
+def test_thirty_kills_leave_no_half_file_and_the_run_ends_as_if_uninterrupted(tmp_path: Path, tiny_run: Path):
+    torch.set_num_threads(1)  # before the fork: threads do not survive it
+    photos = make_photos(tmp_path / "photos")
+    words = ["finetune", str(photos), "--model", str(tiny_run), "--tune", "heads", "--epochs", str(EPOCHS), "--batch-size", "8",
+             "--checkpoint", "last"]
+    assert run_in_fork([*words, "-o", str(tmp_path / "whole")], None) == 0
+    generator, run, kills = random.Random(0), tmp_path / "run", 0
+    for _ in range(400):
+        begun = (run / "state.pt").exists()
+        again = ["finetune", str(photos), "--resume"] if begun else words
+        code = run_in_fork([*again, "-o", str(run)], generator.uniform(0.05, 0.6) if kills < 30 else None)
+        for path in run.glob("*.safetensors"):
+            load_file(path)
+        for path in run.glob("*.json"):
+            json.loads(path.read_text())
+        if (run / "state.pt").exists():
+            torch.load(run / "state.pt", weights_only=True)
+        if code == 0:
+            break
+        assert code == -9, code
+        kills += 1
+    assert kills >= 10, f"only {kills} kills came before the end"
+    whole, parts = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "run"))
+    assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
+    assert not list(run.glob(".*.tmp")) or kills  # a kill may leave a temporary file; it is never taken for a whole one
+
+
+@pytest.mark.parametrize("tune", ["heads", "full"])
+def test_ctrl_c_saves_ends_within_five_seconds_and_leaves_no_process(tmp_path: Path, tiny_run: Path, tune: str):
+    photos = make_photos(tmp_path / "photos")
+    words = [sys.executable, "-m", "densecap_search", "finetune", photos, "--model", tiny_run, "--tune", tune, "--epochs",
+             "100000", "--batch-size", "8", "--set", "train.workers=2", "-o", tmp_path / "run"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("epoch 2:"):
+                break
+        stopped = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(timeout=30) == 1
+    assert time.monotonic() - stopped < 5
+    assert "continue with --resume" in rest
+    assert "Traceback" not in rest
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert state["step"] >= 6
+    assert (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_memory_is_flat_across_epochs(tmp_path: Path, tiny_run: Path):
+    photos = make_photos(tmp_path / "photos")
+    script = (
+        "import sys, resource\nfrom densecap_search.training import loop\nseen = []\noriginal = loop._Job._end_epoch\n"
+        "def end(job, *rest):\n"
+        "    original(job, *rest)\n    seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+        "loop._Job._end_epoch = end\nfrom densecap_search.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\nprint(seen[10], seen[-1])\n"
+    )
+    words = ["finetune", photos, "--model", tiny_run, "--tune", "full", "--epochs", "80", "--batch-size", "8", "-o", tmp_path / "run"]
+    done = subprocess.run([sys.executable, "-c", script, *map(str, words)], capture_output=True, text=True, check=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    early, late = map(float, done.stdout.splitlines()[-1].split())
+    assert late - early < 60, f"{early:.0f} MiB after 11 epochs, {late:.0f} MiB after 80"
