@@ -25,7 +25,7 @@ def run_in_fork(words: list[str], after: float | None) -> int:
     child = os.fork()
     if child == 0:
         torch.set_num_threads(1)
-        with open(os.devnull, "w") as nowhere:
+        with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
         from densecap_search.cli import main
