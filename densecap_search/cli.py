@@ -112,6 +112,55 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
     click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {place}")
 
 
+@main.command("inspect")
+@click.argument("collection", type=click.Path(path_type=Path))
+@_model_options
+@_collection_options
+@click.option("--batch-size", type=click.IntRange(2), default=128, show_default=True, help="To predict saturation for.")
+@click.option("--logit-scale", type=click.FloatRange(1, 100), help="To predict saturation for. Default: the model's.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+                       image_column: str | None, caption_column: str | None, batch_size: int,
+                       logit_scale: float | None, as_json: bool) -> None:
+    """Look at a collection before training: counts, caption lengths, and how alike a model finds the captions.
+
+    With --model it predicts from the captions alone whether InfoNCE will run dry, and what to do then.
+
+    \b
+    densecap inspect photos/
+    densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100
+    """
+    from densecap_search.evaluation import inspect
+
+    found = _read(collection, image_column, caption_column)
+    inventory, geometry = inspect.take_inventory(found), None
+    if model_name and found.captioned:
+        from densecap_search.model.sources import load_encoder
+
+        model = _model(None, model_name, pretrained, arch)
+        encoder = load_encoder(**model, device=device)
+        scale = logit_scale or encoder.logit_scale().item()
+        geometry = inspect.look_at_captions(found, encoder, model=model["name"], batch_size=batch_size,
+                                            logit_scale=scale, talk=_talk())
+    if as_json:
+        click.echo(json.dumps(inspect.as_json(inventory, geometry), ensure_ascii=False))
+        return
+    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
+    words = inventory.words
+    click.echo(f"{inventory.name}: {inventory.pictures} pictures, {inventory.captions} captions; splits: {splits}")
+    click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
+               f"{words['p95']:.0f}, longest {words['p100']:.0f}")
+    click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
+               f"{inventory.sharing_a_caption} share a caption or group with another")
+    if geometry is None:
+        return
+    click.echo(f"\nby {geometry.model}: {geometry.truncation}")
+    click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
+               f"similar companion has {geometry.hardest['p50']:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
+    click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of batches "
+               f"of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
+
+
 @main.command()
 @click.argument("collection", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A .jsonl file.")
@@ -138,6 +187,7 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @_collection_options
 @click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: hn_clip.")
 @click.option("--gamma", type=float, help="Margin per caption similarity. Default: 0.5.")
+@click.option("--late-interaction", type=float, metavar="L", help="Add L times the loss of patches and words.")
 @click.option("--tune", metavar="|".join(config.TUNE_FORMS), help="What trains; N: blocks of each tower.")
 @click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
 @click.option("--micro-batch", type=int, help="Pairs in memory at once; the batch stays as large as it is.")
@@ -204,7 +254,7 @@ _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
     "caption_column": "data.caption_column", "objective": "train.objective",
-    "gamma": "train.gamma",
+    "gamma": "train.gamma", "late_interaction": "train.late_interaction",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
     "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose",
     "epochs": "train.epochs", "lr": "train.lr",

@@ -59,6 +59,7 @@ class TrainConfig:
     guard: float | None = None  # captions at least this similar (cosine) are no negatives
     margin: float | None = None  # of constant_margin, in cosine; None: gamma times the mean similarity
     smoothing: float = 0.1  # of label_smoothing
+    late_interaction: float = 0.0  # λ of the token term that is added to the objective; 0: none
     tune: str | None = None  # one of TUNE_FORMS; None: heads for the starter, full for everything else
     rank: int = 16  # of the adapters of lora and dora
     batch_size: int | None = None  # pairs that are each other's negatives
@@ -164,6 +165,7 @@ def check(config: RunConfig) -> RunConfig:
     _within("train.guard", train.guard, -1, 1)
     _within("train.margin", train.margin, 0, 2)
     _within("train.smoothing", train.smoothing, 0, 1)
+    _within("train.late_interaction", train.late_interaction, 0, 100)
     _within("train.ema", train.ema, 0, 1)
     _within("train.diagnose", train.diagnose, 0, None)
     if train.tune is not None:

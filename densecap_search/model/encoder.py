@@ -27,6 +27,7 @@ from densecap_search.model import window
 from densecap_search.model.adapters import folded_state
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.heads import HeadSlot, head_slot
+from densecap_search.model.tokens import forward_with_tokens, word_mask
 
 Tower = Literal["image", "text"]
 
@@ -186,6 +187,19 @@ class DualEncoder:
     def features(self, pixels: Tensor, ids: Tensor) -> Features:
         """One batch of pairs through both towers."""
         return Features(self.encode_image(pixels), self.encode_text(ids), self.logit_scale())
+
+    def encode_with_tokens(self, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Image and text embeddings [B, D], patches [B, P, D] and words [B, L, D]; all float32 unit rows."""
+        with self._autocast():
+            image, patches = forward_with_tokens(self.model.visual, self._to_device(pixels))
+        with self._autocast(), window.narrowed(self.model.text, ids.shape[1]):
+            text, words = forward_with_tokens(self.model.text, ids.to(self.device))
+        made = [nn.functional.normalize(values.float(), dim=-1) for values in (image, text, patches, words)]
+        return made[0], made[1], made[2], made[3]
+
+    def word_mask(self, ids: Tensor) -> Tensor:
+        """Which token numbers [B, L] are of the caption and not padding."""
+        return word_mask(self.model.text, ids)
 
     def logit_scale(self) -> Tensor:
         """s = exp of the model's parameter, []."""

@@ -33,7 +33,7 @@ from densecap_search.training.data import TrainingData, prepare
 from densecap_search.training.distributed import Processes, joined
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
-from densecap_search.training.objectives import OBJECTIVES
+from densecap_search.training.objectives import OBJECTIVES, late_interaction
 
 LOG, BEST, CONFIG, SPLIT = "log.jsonl", "best.json", "config.yaml", "split.json"
 SAVE_SECONDS = 30.0  # runs of a few seconds an epoch do not write the same 100 MB every time
@@ -99,6 +99,9 @@ def finetune(
     with joined() as processes:
         talk = talk if processes.first else SILENT
         encoder, train = _load(config, talk)
+        if train.late_interaction and (train.tune == "heads" or processes.count > 1):
+            raise ConfigError("train.late_interaction needs the towers' tokens, in one process: choose another tune "
+                              "mode than heads, and do not start it through torchrun")
         original = interpolate.snapshot(encoder) if train.interpolate else {}
         trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned",
                                            rank=train.rank, seed=train.seed)
@@ -238,15 +241,27 @@ class _Job:
         if loss.requires_grad:
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Pairs → image and text embeddings [b, D]."""
+    def embed(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Pairs → image and text embeddings [b, D]; for late interaction also patches and words [b, T, D]."""
         if self.train.tune == "heads":
             device = self.encoder.device
             return (self.encoder.from_tower("image", batch.images.to(device)),
                     self.encoder.from_tower("text", batch.tokens.to(device)))
+        if self.train.late_interaction:
+            return self.encoder.encode_with_tokens(batch.images, batch.tokens)
         return self.encoder.encode_image(batch.images), self.encoder.encode_text(batch.tokens)
 
-    def loss_of(self, batch: Batch, image: Tensor, text: Tensor) -> Tensor:
+    def loss_of(self, batch: Batch, image: Tensor, text: Tensor, *tokens: Tensor) -> Tensor:
+        """The objective, and λ times the late interaction of the tokens where it is asked for."""
+        loss = self._pair_loss(batch, image, text)
+        if not tokens:
+            return loss
+        (patches, words), device = tokens, self.encoder.device
+        mask = self.encoder.word_mask(batch.tokens.to(device))
+        return loss + self.train.late_interaction * late_interaction(
+            patches, words, mask, self.encoder.logit_scale(), groups=batch.groups.to(device))
+
+    def _pair_loss(self, batch: Batch, image: Tensor, text: Tensor) -> Tensor:
         """The objective of this process's rows against the columns of all, weighted so that processes average to it."""
         processes, groups = self.processes, batch.groups.to(self.encoder.device)
         columns: dict[str, Tensor] = {}
@@ -279,7 +294,7 @@ class _Job:
             return []
         self.encoder.model.eval()
         precision, self.encoder.precision = self.encoder.precision, "fp32"
-        image, text = self.embed(batch)
+        image, text = self.embed(batch)[:2]
         extra = {} if batch.reference is None else {"reference": batch.reference.to(image.device)}
         measured = saturation.measure(
             self.at.step, image, text, self.encoder.logit_scale(), partial(self._objective(), **extra),

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 Similarity = Literal["live", "frozen", "centred"]
 
@@ -124,6 +125,44 @@ def siglip(
         logits = _float(logit_scale) * logits + _float(logit_bias)
         losses = -F.logsigmoid(torch.where(pairs.own, logits, -logits))
         return losses.masked_fill(pairs.excluded, 0.0).sum(1).mean()
+
+
+def late_interaction(
+    patches: Tensor, words: Tensor, word_mask: Tensor, logit_scale: Tensor, *, groups: Tensor | None = None,
+    block_scores: int = 1 << 22,
+) -> Tensor:
+    """InfoNCE on scores that match every patch with its best word and every word with its best patch.
+
+    L = ½[CE(sA) + CE(sBᵀ)];  Aᵢⱼ = meanₚ maxₜ pᵢₚ·wⱼₜ;  Bᵢⱼ = meanₜ maxₚ pᵢₚ·wⱼₜ, over the caption's own words t.
+
+    patches: [B, P, D], words: [B, T, D] unit rows; word_mask: [B, T], False at padding; logit_scale: [] s, not its log.
+    groups: [B]; equal numbers are never each other's negatives. block_scores: how many of the B²·P·T scores are in
+    memory at once; they are computed again in the backward pass.
+    Returns [] nats.  Source: Yao et al. 2022 (FILIP), arXiv:2111.07783, Eq. 3-6; in HN-CLIP the term L_tok.
+    """
+    with torch.autocast(patches.device.type, enabled=False):
+        patches, words, scale = _float(patches), _float(words), _float(logit_scale)
+        size = max(1, block_scores // (patches.shape[0] * patches.shape[1] * words.shape[1]))
+        blocks = [
+            checkpoint(_token_scores, patches, words[at:at + size], word_mask[at:at + size], use_reentrant=False)
+            for at in range(0, len(words), size)
+        ]
+        by_patch, by_word = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
+        labels = torch.arange(len(patches), device=patches.device)
+        image_to_text, text_to_image = scale * by_patch, scale * by_word.T
+        if groups is not None:
+            excluded = (groups[:, None] == groups[None, :]) & (labels[:, None] != labels[None, :])
+            image_to_text = image_to_text.masked_fill(excluded, -torch.inf)
+            text_to_image = text_to_image.masked_fill(excluded, -torch.inf)
+        return (F.cross_entropy(image_to_text, labels) + F.cross_entropy(text_to_image, labels)) / 2
+
+
+def _token_scores(patches: Tensor, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B of :func:`late_interaction` for all pictures and some captions, [B, b] each."""
+    scores = torch.einsum("ipd,jtd->ijpt", patches, words)
+    by_patch = scores.masked_fill(~mask[None, :, None, :], -torch.inf).amax(dim=3).mean(dim=2)
+    best = scores.amax(dim=2).masked_fill(~mask[None], 0.0)
+    return by_patch, best.sum(dim=2) / mask.sum(dim=1).clamp_min(1)
 
 
 @dataclass(frozen=True)

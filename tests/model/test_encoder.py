@@ -175,3 +175,14 @@ def test_random_weights_are_the_same_every_time():
     first = load_encoder("RN50", pretrained="random").fingerprint()
     torch.manual_seed(99)
     assert load_encoder("RN50", pretrained="random").fingerprint() == first
+
+
+def test_tokens_come_with_the_same_embeddings_and_padding_is_no_word(tiny):
+    pixels, ids = torch.randn(2, 3, 32, 32), tiny.tokenize(["a red ball", "a blue box that lies on a table"]).ids
+    image, text, patches, words = tiny.encode_with_tokens(pixels, ids)
+    assert torch.allclose(image, tiny.encode_image(pixels), atol=1e-6)
+    assert torch.allclose(text, tiny.encode_text(ids), atol=1e-6)
+    assert (patches.shape, words.shape) == ((2, 16, 16), (2, 10, 16))
+    assert tiny.word_mask(ids).sum(1).tolist() == [5, 10]
+    # the word that is pooled, the end token, is the caption's own embedding
+    assert torch.allclose(words[0, 4], text[0], atol=1e-5)

@@ -399,3 +399,28 @@ def test_what_cannot_train_is_refused_before_a_picture_is_read(collection, tiny_
     with pytest.raises(MissingPackage, match="need the package peft"):
         finetune(collection, settings(tiny_run, tune="lora"), tmp_path / "run", talk=SILENT)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_late_interaction_trains_and_is_the_same_in_micro_batches(collection, tiny_run, tmp_path: Path, micro_batch):
+    config = settings(tiny_run, tune="full", late_interaction=1.0, epochs=1, lr=1e-4, micro_batch=micro_batch)
+    finetune(collection, config, tmp_path / "run", talk=SILENT)
+    plain = settings(tiny_run, tune="full", epochs=1, lr=1e-4)
+    finetune(collection, plain, tmp_path / "plain", talk=SILENT)
+    loss, without = (log(tmp_path / name)[1]["loss"] for name in ("run", "plain"))
+    assert loss > without + 0.5  # the term of random tokens is about ln 7
+    with pytest.raises(ConfigError, match="choose another tune mode than heads"):
+        finetune(collection, settings(tiny_run, late_interaction=1.0), tmp_path / "heads", talk=SILENT)
+
+
+@pytest.mark.parametrize("option", ["checkpointing", "compile"])
+def test_options_that_save_memory_or_time_change_no_result(collection, tiny_run, tmp_path: Path, option: str, monkeypatch):
+    if option == "compile":  # what is compiled is torch's matter; that both towers are asked to is ours
+        asked = []
+        monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: asked.append(type(self).__name__))
+    for name, value in (("plain", False), ("option", True)):
+        config = settings(tiny_run, tune="full", epochs=1, lr=1e-4, checkpoint="last", **{option: value})
+        finetune(collection, config, tmp_path / name, talk=SILENT)
+    assert_same(weights(tmp_path / "plain"), weights(tmp_path / "option"), 3e-4)
+    if option == "compile":
+        assert asked == ["VisionTransformer", "TextTransformer"]

@@ -14,6 +14,7 @@ from densecap_search.training.objectives import (
     hn_clip,
     info_nce,
     label_smoothing,
+    late_interaction,
     siglip,
 )
 
@@ -232,3 +233,33 @@ def test_the_module_takes_the_place_of_clip_loss():
         assert torch.allclose(a, b, atol=1e-12)
     assert HNClipLoss()(image, text, scale, output_dict=True).keys() == ClipLoss()(image, text, scale, output_dict=True).keys()
     assert HNClipLoss()(image, text, scale).item() == pytest.approx(hn_clip(image, text, scale).item())
+
+
+def slow_late_interaction(patches, words, mask, scale: float) -> float:
+    count = len(patches)
+    by_patch, by_word = torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, count, dtype=torch.float64)
+    for i in range(count):
+        for j in range(count):
+            own = [word for word, there in zip(words[j], mask[j], strict=True) if there]
+            by_patch[i, j] = sum(max(float(p @ w) for w in own) for p in patches[i]) / len(patches[i])
+            by_word[i, j] = sum(max(float(p @ w) for p in patches[i]) for w in own) / len(own)
+    labels = torch.arange(count)
+    return float((F.cross_entropy(scale * by_patch, labels) + F.cross_entropy(scale * by_word.T, labels)) / 2)
+
+
+@pytest.mark.parametrize("block_scores", [1, 100, 1 << 22])
+def test_late_interaction_equals_slow_loops_in_blocks_of_any_size(block_scores: int):
+    patches, words = unit(4 * 5, 3, 32).reshape(4, 5, 3), unit(4 * 6, 3, 33).reshape(4, 6, 3)
+    mask = torch.arange(6)[None] < torch.tensor([6, 3, 1, 4])[:, None]
+    found = late_interaction(patches, words, mask, torch.tensor(8.0, dtype=torch.float64), block_scores=block_scores)
+    assert found.item() == pytest.approx(slow_late_interaction(patches, words, mask, 8.0), abs=1e-12)
+
+
+def test_late_interaction_of_single_tokens_is_info_nce_and_has_gradients_in_blocks():
+    image, text = unit(5, 4, 34).requires_grad_(), unit(5, 4, 35).requires_grad_()
+    scale, mask, groups = torch.tensor(9.0, dtype=torch.float64), torch.ones(5, 1, dtype=torch.bool), torch.tensor([0, 1, 0, 2, 3])
+    tokens = late_interaction(image[:, None], text[:, None], mask, scale, groups=groups, block_scores=1)
+    plain = info_nce(image, text, scale, groups=groups)
+    assert tokens.item() == pytest.approx(plain.item(), abs=1e-12)
+    for a, b in zip(torch.autograd.grad(tokens, (image, text)), torch.autograd.grad(plain, (image, text)), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
