@@ -155,8 +155,9 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     if geometry is None:
         return
     click.echo(f"\nby {geometry.model}: {geometry.truncation}")
+    hardest = geometry.hardest["p50"]
     click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
-               f"similar companion has {geometry.hardest['p50']:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
+               f"similar companion has {hardest:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
     click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of batches "
                f"of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
 

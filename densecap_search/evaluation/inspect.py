@@ -92,7 +92,9 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     batches = [generator.permutation(len(records))[:batch_size] for _ in range(TRIED)]
     losses = [ideal_loss(vectors[rows], groups[rows], logit_scale) for rows in batches]
     solved = 100 * float(np.mean([loss < SOLVED for loss in losses]))
-    in_batch = float(np.mean([_hardest(vectors[rows]).mean() for rows in batches[:20]])) if len(records) > 1 else math.nan
+    in_batch = math.nan
+    if len(records) > 1:
+        in_batch = float(np.mean([_hardest(vectors[rows]).mean() for rows in batches[:20]]))
     return Geometry(
         model, truncation, float(pairs.mean()) if pairs.size else math.nan,
         float(pairs.std()) if pairs.size else math.nan, _percentiles(pairs, PERCENTILES),
