@@ -116,15 +116,15 @@ def finetune(
         with Interruptions().handled() as interruptions:
             try:
                 job.train_epochs(interruptions)
-            except BaseException as error:
-                job.save_state()
-                if isinstance(error, KeyboardInterrupt):
-                    talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
+            except KeyboardInterrupt:
+                talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
                 raise
-            finally:
+            finally:  # however it ended: the kept weights into the folder, then the state that says they are there
                 job.save_kept()
+                job.save_state()
         processes.wait()
-        curve = interpolate.apply(run, original, config, train, data, talk) if original and processes.first else None
+        mix = original and processes.first and not (run / interpolate.CURVE).exists()  # not twice by --resume
+        curve = interpolate.apply(run, original, config, train, data, talk) if mix else None
         job.draw_curves()
         return job.summary(time.monotonic() - started, curve)
 

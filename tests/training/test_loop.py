@@ -269,6 +269,9 @@ def test_interpolation_by_number_is_the_mean_of_both_models(collection, tiny_run
     for name in start:
         assert torch.allclose(half[name], (start[name] + tuned[name]) / 2, atol=1e-7), name
     assert torch.equal(half["visual.conv1.weight"], start["visual.conv1.weight"])
+    config = settings(tiny_run, lr=1e-2, checkpoint="last", interpolate="0.5")
+    finetune(collection, config, tmp_path / "half", resume=True, talk=SILENT)
+    assert_same(weights(tmp_path / "half"), half, 0)
 
 
 def test_interpolation_is_chosen_on_val_and_on_what_must_be_kept(photos, collection, tiny_run, tmp_path: Path):
@@ -366,7 +369,7 @@ def test_what_the_folder_says_is_best_is_what_its_weights_are(collection, tiny_r
 
     monkeypatch.setattr(loop._Job, "save_state", save_state)
     finetune(collection, settings(tiny_run, checkpoint="last"), tmp_path / "run", talk=SILENT)
-    assert seen == [(0, True)] * 3
+    assert seen == [(0, True)] * 3 + [(2, False)]  # the last one after the weights were written
     assert json.loads((tmp_path / "run" / "best.json").read_text())["epoch"] == 2
 
 
