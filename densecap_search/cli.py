@@ -445,18 +445,19 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     models = [first, *({"name": name} for name in against)]
     talk = _talk()
     chosen = next((splits for model in models if (splits := read_splits(Path(model["name"]))[0])), {})
-    hashes = hash_images(found.captioned, talk=talk)[0] if chosen else {}
-    same = {name: split for name, (split, content) in chosen.items() if hashes.get(name) == content}
+    hashed = hash_images(found.captioned, talk=talk) if chosen else None
+    same = {name: split for name, (split, content) in chosen.items() if hashed and hashed[0].get(name) == content}
     if len(same) < len(chosen):
         gone = len(chosen) - len(same)
         talk.say(f"{gone} of the {len(chosen)} pictures that the run split are not here or have changed")
     records = select_splits(found, names, same)
+    hashed = hashed or hash_images(records, talk=talk)
     reports = []
     for model in models:
         encoder = load_encoder(**model, device=device, precision=precision)
         _, trained = read_splits(Path(model["name"]))
         reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
-                                    trained_hashes=trained, talk=talk))
+                                    trained_hashes=trained, hashed=hashed, talk=talk))
     _tell_skipped(reports[0].skipped)
     if as_json:
         for report in reports:

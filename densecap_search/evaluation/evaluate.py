@@ -16,6 +16,7 @@ from densecap_search.model.window import Truncation
 from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts, hash_images
 from densecap_search.talk import SILENT, Talk
 
+Hashed = tuple[dict[str, str], list[Skipped]]
 RULE = "every caption is a query; a picture's rank is that of its best caption"
 
 
@@ -95,13 +96,17 @@ class Report:
 
 def evaluate(
     encoder: DualEncoder, records: Sequence[Record], *, model: str, collection: str, splits: Sequence[str],
-    trained_hashes: frozenset[str] = frozenset(), workers: int | None = None, talk: Talk = SILENT,
+    trained_hashes: frozenset[str] = frozenset(), hashed: Hashed | None = None, workers: int | None = None,
+    talk: Talk = SILENT,
 ) -> Report:
     """Retrieval among the captioned records, in both directions, by exact cosine in float32.
 
     trained_hashes: content hashes of the pictures that the model was trained on; those among the records are counted.
+    hashed: what :func:`hash_images` found of these records, or of more, where it has been called already.
     """
-    hashes, unreadable = hash_images(records, talk=talk, workers=workers)
+    hashes, unreadable = hashed or hash_images(records, talk=talk, workers=workers)
+    asked = {str(record.image) for record in records}
+    unreadable = [skip for skip in unreadable if skip.path in asked]
     readable = [record for record in records if record.image_id in hashes]
     embeddings, broken = embed_images(encoder, readable, hashes, workers=workers, talk=talk)
     skipped = (*unreadable, *broken)

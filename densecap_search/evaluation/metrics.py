@@ -44,12 +44,6 @@ METRICS: Mapping[str, Callable[[Floats], Floats]] = {
     "MRR": lambda rank: 1.0 / rank,
 }
 
-MEANINGS = {
-    "R@k": "share of queries, in percent, whose right answer is among the first k",
-    "MRR": "mean of 1 / rank of the right answer",
-    "median_rank": "half of the queries have their right answer at this rank or better",
-}
-
 
 def rank_queries(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float32],
                  query_labels: Ints, gallery_labels: Ints) -> Ranks:

@@ -20,14 +20,14 @@ def choose_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def choose_precision(requested: str, device: torch.device, *, exact: bool = False) -> str:
+def choose_precision(requested: str, device: torch.device) -> str:
     """fp32, bf16 or fp16 for a device.
 
-    ``auto`` is fp32 on cpu and mps and where exact is set (evaluation), else the fastest that cuda has.
+    ``auto`` is fp32 on cpu and mps, and the fastest that cuda has.
     What a device cannot do well is refused here, before any data are read.
     """
     if requested == "auto":
-        if device.type != "cuda" or exact:
+        if device.type != "cuda":
             return "fp32"
         return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
     if requested != "fp32" and device.type == "mps":

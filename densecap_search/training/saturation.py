@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from densecap_search.evaluation.inspect import SOLVED
 from densecap_search.training.objectives import info_nce
 
-SATURATED = 1e-3  # nats: below it a batch counts as solved
 NO_UPDATE = 1e-8  # Adam's ε: gradients below it barely move a weight
 
 
@@ -58,7 +58,7 @@ class Saturation:
     @property
     def saturated(self) -> bool:
         """Whether InfoNCE counts as solved on this batch."""
-        return self.info_nce.loss < SATURATED
+        return self.info_nce.loss < SOLVED
 
     def as_json(self) -> dict[str, Any]:
         """One line of the log."""
@@ -91,11 +91,6 @@ def measure(
         similarity_mean=float("nan") if empty else similarity.mean().item(),
         similarity_max=float("nan") if empty else similarity.max().item(), smallest_gap=gap.item(),
     )
-
-
-def share_saturated(measured: Sequence[Saturation]) -> float:
-    """Share of measured batches on which InfoNCE is solved, 0 to 1."""
-    return sum(one.saturated for one in measured) / len(measured)
 
 
 def gradient_of(loss: Tensor, scores: Sequence[Tensor], parameters: Sequence[Tensor]
