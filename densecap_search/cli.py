@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,16 +16,22 @@ import click
 
 from densecap_search import __version__, config
 from densecap_search.errors import ConfigError, DensecapError
-from densecap_search.talk import SILENT, Advance, Talk
+from densecap_search.terminal import (
+    first_process,
+    hit_rows,
+    print_epochs,
+    print_hits,
+    print_reports,
+    print_table,
+    tell_skipped,
+    terminal_talk,
+    write_hits,
+)
 
 if TYPE_CHECKING:
-    from densecap_search.collection.records import Collection, Skipped
-    from densecap_search.evaluation.evaluate import Report
-    from densecap_search.retrieval.searcher import Hit
+    from densecap_search.collection.records import Collection
 
 F = TypeVar("F", bound=Callable[..., Any])
-LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
-SHOWN_SKIPS = 10
 
 
 class _Group(click.Group):
@@ -105,8 +108,8 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
     """
     from densecap_search.experiments.demo import run_demo
 
-    outcome = run_demo(folder, bursts=bursts, seed=seed, talk=_talk())
-    _print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
+    outcome = run_demo(folder, bursts=bursts, seed=seed, talk=terminal_talk())
+    print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
     click.echo(f"\nA test caption:\n  {outcome.query}\nfinds its picture at rank {outcome.rank} of {outcome.pictures}.")
     place = shlex.quote(str(outcome.index))
     click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {place}")
@@ -141,7 +144,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
         encoder = load_encoder(**model, device=device)
         scale = logit_scale or encoder.logit_scale().item()
         geometry = inspect.look_at_captions(found, encoder, model=model["name"], batch_size=batch_size,
-                                            logit_scale=scale, talk=_talk())
+                                            logit_scale=scale, talk=terminal_talk())
     if as_json:
         click.echo(json.dumps(inspect.as_json(inventory, geometry), ensure_ascii=False))
         return
@@ -233,13 +236,13 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     else:
         chosen = config.load_config(config_file, overrides)
     found = _read(collection, chosen.data.image_column, chosen.data.caption_column)
-    summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=_talk())
-    if not _first_process():
+    summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
+    if not first_process():
         return
-    _tell_skipped(summary.skipped[len(found.skipped):])
+    tell_skipped(summary.skipped[len(found.skipped):])
     if summary.zero_shot and summary.kept:
         rows = [("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)]
-        _print_epochs(rows[: 2 if summary.kept_epoch else 1])
+        print_epochs(rows[: 2 if summary.kept_epoch else 1])
     if summary.zero_shot and summary.kept_epoch == 0:
         click.echo("No epoch was better on validation than the model before training: that one was kept.")
     if summary.saturated is not None:
@@ -304,7 +307,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     from densecap_search.retrieval.indexing import encode_share, update_index
     from densecap_search.training.distributed import joined
 
-    talk = _talk()
+    talk = terminal_talk()
     found = _read(collection, image_column, caption_column)
     model = _model(output, model_name, pretrained, arch)
     check_writable(output)
@@ -319,7 +322,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
             return
     summary = update_index(found, encoder, model, output, kind="flat" if kind == "auto" else kind, strict=strict,
                            talk=talk)
-    _tell_skipped(summary.skipped[len(found.skipped):])
+    tell_skipped(summary.skipped[len(found.skipped):])
     if summary.rebuilt_for:
         click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model['name']}.")
     state = "written" if summary.changed else "up to date"
@@ -380,15 +383,15 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
             click.echo(str(truncation), err=True)
         results = list(zip(captions, hits, strict=True))
     if output:
-        _write_hits(output, results)
+        write_hits(output, results)
         count = sum(len(hits) for _, hits in results)
         click.echo(f"{count} hits of {len(results)} queries written to {output}", err=True)
     if as_json:
-        for row in _hit_rows(results):
+        for row in hit_rows(results):
             click.echo(json.dumps(row, ensure_ascii=False))
     elif not output:
         for query, found in results:
-            _print_hits(query, found, titled=len(results) > 1)
+            print_hits(query, found, titled=len(results) > 1)
 
 
 def _read_queries(path: Path | None) -> list[str]:
@@ -443,7 +446,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     names = [name.strip() for name in split.split(",") if name.strip()]
     first = _model(None, model_name, pretrained, arch)
     models = [first, *({"name": name} for name in against)]
-    talk = _talk()
+    talk = terminal_talk()
     chosen = next((splits for model in models if (splits := read_splits(Path(model["name"]))[0])), {})
     hashed = hash_images(found.captioned, talk=talk) if chosen else None
     same = {name: split for name, (split, content) in chosen.items() if hashed and hashed[0].get(name) == content}
@@ -458,12 +461,12 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
         _, trained = read_splits(Path(model["name"]))
         reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
                                     trained_hashes=trained, hashed=hashed, talk=talk))
-    _tell_skipped(reports[0].skipped)
+    tell_skipped(reports[0].skipped)
     if as_json:
         for report in reports:
             click.echo(json.dumps(report.as_json(), ensure_ascii=False))
         return
-    _print_reports(reports, [str(model["name"]) for model in models])
+    print_reports(reports, [str(model["name"]) for model in models])
 
 
 @main.command()
@@ -505,156 +508,18 @@ def models(as_json: bool) -> None:
         for row in rows:
             click.echo(json.dumps(asdict(row)))
         return
-    _table(["model", "--pretrained", "on this machine"],
+    print_table(["model", "--pretrained", "on this machine"],
            [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])
     click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), a Hugging Face folder, "
                "hf-hub:…, local-dir:….")
-
-
-def _first_process() -> bool:
-    """Whether this is the one of torchrun's processes that speaks."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _read(path: Path, image_column: str | None, caption_column: str | None) -> Collection:
     from densecap_search.collection.readers import read_collection
 
     found = read_collection(path, image_column=image_column, caption_column=caption_column)
-    _tell_skipped(found.skipped)
+    tell_skipped(found.skipped)
     if not found.records:
         raise DensecapError(f"{path} holds no picture that can be used; "
                             f"{len(found.skipped)} were skipped" if found.skipped else f"{path} holds no pictures")
     return found
-
-
-def _tell_skipped(skipped: Sequence[Skipped]) -> None:
-    if skipped:
-        click.echo(f"{len(skipped)} skipped:", err=True)
-        for skip in skipped[:SHOWN_SKIPS]:
-            click.echo(f"  {skip}", err=True)
-        if len(skipped) > SHOWN_SKIPS:
-            click.echo(f"  … and {len(skipped) - SHOWN_SKIPS} more", err=True)
-
-
-def _print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
-    first = reports[0]
-    click.echo(f"{first.collection}, split {', '.join(first.splits)}: {first.text_to_image.gallery} pictures, "
-               f"{first.image_to_text.gallery} captions; {first.rule}.")
-    rows = []
-    for report, name in zip(reports, names, strict=True):
-        for direction, label in ((report.text_to_image, "text→image"), (report.image_to_text, "image→text")):
-            figures = [f"{figure.value:.3f}" if metric == "MRR" else f"{figure.value:.1f}"
-                       for metric, figure in direction.figures.items()]
-            r1 = direction.figures["R@1"]
-            rows.append([name, label, *figures, f"{direction.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}"])
-    _table(["model", "direction", *first.text_to_image.figures, "median rank", "R@1, 95 % interval"], rows)
-    for report, name in zip(reports, names, strict=True):
-        notes = [str(report.truncation)]
-        ties = report.text_to_image.ties + report.image_to_text.ties
-        if ties:
-            notes.append(f"{ties} queries tie with a wrong answer (counted half)")
-        if report.trained_on:
-            notes.append(f"{report.trained_on} of these pictures were trained on")
-        click.echo(f"{name}: {'; '.join(notes)}.")
-
-
-def _print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
-    metrics = list(rows[0][1]["text_to_image"])
-    _table(["validation", *(f"{arrow} {metric}" for arrow in ("t→i", "i→t") for metric in metrics)],
-           [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
-                     for metric in metrics)] for name, figures in rows])
-
-
-def _print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
-    if titled:
-        click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
-    for hit in hits:
-        click.echo(f"{hit.rank:>3}  {hit.score:.3f}  {hit.image}")
-        if hit.caption.strip():
-            click.echo(f"            {_shortened(hit.caption)}")
-
-
-def _shortened(caption: str, length: int = 120) -> str:
-    line = " ".join(caption.split())
-    return line if len(line) <= length else line[: length - 1] + "…"
-
-
-def _hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str, Any]]:
-    for number, (query, hits) in enumerate(results, start=1):
-        for hit in hits:
-            yield {"query_number": number, "query": query, **asdict(hit)}
-
-
-def _write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
-    from densecap_search.files import write_text
-
-    rows = list(_hit_rows(results))
-    if path.suffix.lower() == ".jsonl":
-        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        return
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["query_number", "query", "rank", "score", "image_id", "image", "caption"])
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width).print(table)
-
-
-def _talk() -> Talk:
-    """Sentences and progress on stderr: bars on a terminal, a line every few seconds in a log."""
-    if not _first_process():
-        return SILENT
-    return Talk(say=lambda sentence: click.echo(sentence, err=True), progress=_bar if sys.stderr.isatty() else _lines)
-
-
-@contextmanager
-def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Any:
-            return f"{task.speed or 0:.1f} {unit}/s"
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda steps: progress.advance(task, steps)
-
-
-@contextmanager
-def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
-    started = said = time.monotonic()
-    done = 0
-
-    def advance(steps: int) -> None:
-        nonlocal done, said
-        done = min(total, done + steps)
-        now = time.monotonic()
-        if now - said < LOG_SECONDS or not done:
-            return
-        said = now
-        rate = done / (now - started)
-        left = (total - done) / rate
-        click.echo(f"{what}: {done} of {total} {unit}, {rate:.1f} {unit}/s, {left:.0f} s left", err=True)
-
-    yield advance

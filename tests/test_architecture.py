@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "densecap_search"
 # From the top down; a room may import what stands after it.
-ORDER = (("cli",), ("ui",), ("experiments",), ("training",), ("evaluation",), ("retrieval",), ("model",), ("collection",),
+ORDER = (("cli",), ("terminal",), ("ui",), ("experiments",), ("training",), ("evaluation",), ("retrieval",), ("model",), ("collection",),
          ("config", "errors", "files", "talk"))
 ONLY_IN = {
     "faiss": {"retrieval/index.py"},
