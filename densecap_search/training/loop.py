@@ -432,9 +432,9 @@ class _Job:
         self.talk.say(f"continuing {self.run} after step {self.at.step} of {self.total_steps}")
 
     def draw_curves(self) -> None:
-        """Loss, learning rate, validation and saturation as pictures, where matplotlib is installed."""
-        if self.processes.first and not plots.draw_run(self.run, self.at.log) and self.train.diagnose:
-            self.talk.say("the diagnosis is in log.jsonl; for its plots: pip install 'densecap-search[plots]'")
+        """Loss, learning rate, validation and saturation as pictures."""
+        if self.processes.first:
+            plots.draw_run(self.run, self.at.log)
 
     def summary(self, seconds: float, curve: interpolate.Curve | None) -> RunSummary:
         """What there is to tell at the end."""

@@ -1,4 +1,4 @@
-"""A run's curves as pictures (matplotlib) and as events (TensorBoard), where these packages are installed."""
+"""A run's curves as pictures (matplotlib) and, where its package is installed, as events for TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from densecap_search.errors import MissingPackage
 CURVES, DIAGNOSIS = "curves.png", "diagnosis.png"
 
 
-def draw_run(run: Path, log: Sequence[dict[str, Any]]) -> bool:
-    """Write RUN/curves.png and, where saturation was measured, RUN/diagnosis.png; False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw_run(run: Path, log: Sequence[dict[str, Any]]) -> None:
+    """Write RUN/curves.png and, where saturation was measured, RUN/diagnosis.png."""
+    from matplotlib.figure import Figure
+
     epochs = [row for row in log if "epoch" in row]
     measured = [row["diagnose"] for row in log if "diagnose" in row]
     _curves(Figure(figsize=(10, 6), layout="constrained"), epochs).savefig(run / CURVES, dpi=110)
     if measured:
         _diagnosis(Figure(figsize=(10, 8), layout="constrained"), measured).savefig(run / DIAGNOSIS, dpi=110)
-    return True
 
 
 def write_tensorboard(run: Path, row: dict[str, Any]) -> None:
