@@ -35,6 +35,8 @@ class DataConfig:
     use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1
+    split_seed: int | None = None  # of the splits that are made; None: train.seed
+    fraction: float = 1.0  # share of the training pictures that is used, drawn by train.seed
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
 
 
@@ -93,6 +95,11 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    @property
+    def split_seed(self) -> int:
+        """Of the splits that are made."""
+        return self.train.seed if self.data.split_seed is None else self.data.split_seed
 
 
 TUNE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -186,6 +193,8 @@ def check(config: RunConfig) -> RunConfig:
     _within("train.seed", train.seed, 0, 2**31 - 1)
     _within("data.val_share", data.val_share, 0, 0.9)
     _within("data.test_share", data.test_share, 0, 0.9)
+    _within("data.split_seed", data.split_seed, 0, 2**31 - 1)
+    _within("data.fraction", data.fraction, 0, 1)
     _within("data.val_share and data.test_share together", data.val_share + data.test_share, 0, 0.9)
     _within("model.context_length", config.model.context_length, 3, None)
     return config

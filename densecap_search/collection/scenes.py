@@ -20,6 +20,7 @@ from random import Random
 from densecap_search.collection.scene_pen import Item, Scene
 from densecap_search.collection.scene_picture import render
 from densecap_search.collection.scene_places import PLACES, Place
+from densecap_search.collection.scene_styles import STYLES
 from densecap_search.collection.scene_things import THINGS
 
 COUNTS = ("no", "a", "two", "three", "four", "five")
@@ -294,12 +295,12 @@ def row_of(scene: Scene, burst: int, number: int, split: str) -> dict[str, str]:
 
 
 def make_scenes(folder: Path, *, bursts: int = 180, per_burst: int = 4, size: int = 320, seed: int = 0,
-                progress: Callable[[int, int], None] | None = None) -> Path:
+                style: str = "plain", progress: Callable[[int, int], None] | None = None) -> Path:
     """Render the archive under folder and return the path of its captions.jsonl.
 
     The pictures lie in folder/images; captions.jsonl has one line for each: its path relative to folder, the
     caption, its burst and split, and plain columns that say what it shows.  The same seed gives the same
-    bytes.
+    bytes.  style: a key of STYLES (scene_styles.py), what became of the picture after it was drawn.
     """
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -308,7 +309,8 @@ def make_scenes(folder: Path, *, bursts: int = 180, per_burst: int = 4, size: in
     for number, (scenes, split) in enumerate(zip(archive, split_bursts(bursts, seed), strict=True)):
         for k, scene in enumerate(scenes):
             row = row_of(scene, number, k, split)
-            render(scene, size).save(folder / row["image"], quality=88)
+            picture = STYLES[style](render(scene, size), Random(f"{style}/{seed}/{row['id']}"))
+            picture.save(folder / row["image"], quality=88)
             lines.append(json.dumps(row, ensure_ascii=False) + "\n")
             done += 1
             if progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from densecap_search.collection.records import Collection, Record
 from densecap_search.errors import CollectionError
+from densecap_search.files import hash_text
 
 _SPLIT_WORDS = {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}
 
@@ -88,6 +90,13 @@ def _split_of(record: Record, chosen: Mapping[str, str]) -> str | None:
     if record.split in (None, "train") and record.image_id in chosen:
         return chosen[record.image_id]
     return record.split
+
+
+def take_fraction(records: Sequence[Record], fraction: float, seed: int) -> tuple[Record, ...]:
+    """So large a share of the records, at least one, drawn by seed; a smaller share lies within a larger one."""
+    order = sorted(range(len(records)), key=lambda row: hash_text(f"{seed}/{records[row].image_id}"))
+    kept = sorted(order[: max(1, math.ceil(fraction * len(records) - 1e-9))])
+    return tuple(records[row] for row in kept)
 
 
 def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from densecap_search.collection.records import Collection, Record, Skipped
-from densecap_search.collection.splits import Splits, group_numbers, split_collection
+from densecap_search.collection.splits import Splits, group_numbers, split_collection, take_fraction
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
@@ -56,7 +56,9 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
         records = [replace(record, split=None) for record in records]
     usable = Collection(collection.name, tuple(records), skipped)
     splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,
-                              seed=train.seed, hashes=hashes)
+                              seed=config.split_seed, hashes=hashes)
+    offered = splits
+    splits = replace(splits, train=take_fraction(splits.train, config.data.fraction, train.seed))
     captions = [caption for record in splits.train for caption in record.captions]
     # within the window, because what lies beyond it makes no difference to the model
     groups = group_numbers(splits.train, hashes, same_caption=_TokensOf(encoder, captions))
@@ -64,7 +66,9 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
     uncaptioned = len(collection) - len(collection.captioned)
     if uncaptioned:
         talk.say(f"{uncaptioned} pictures have no caption and are not trained on")
-    unused = len(records) - sum(len(part) for part in (splits.train, splits.val, splits.test))
+    if config.data.fraction < 1:
+        talk.say(f"{len(splits.train)} of the {len(offered.train)} training pictures are used (data.fraction)")
+    unused = len(records) - sum(len(part) for part in (offered.train, offered.val, offered.test))
     if unused:
         names = sorted({str(record.split) for record in records} - {"train", "val", "test", "None"})
         talk.say(f"{unused} pictures are in other splits ({', '.join(names)}) and are not used")

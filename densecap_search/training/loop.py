@@ -184,7 +184,7 @@ class _Job:
             splits, hashes = self.data.splits, self.data.hashes
             named = {name: {record.image_id: hashes[record.image_id] for record in part}
                      for name, part in (("train", splits.train), ("val", splits.val), ("test", splits.test))}
-            write_json(self.run / SPLIT, {"made": splits.made, "seed": self.train.seed,
+            write_json(self.run / SPLIT, {"made": splits.made, "seed": config.split_seed,
                                           "collection": collection.fingerprint(), **named})
         self._log_epoch(0, self._validate(0), None, 0.0)
         if self.processes.first:

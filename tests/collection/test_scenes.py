@@ -199,3 +199,13 @@ def test_weather_and_lamps_suit_season_and_hour(planned: list[list[Scene]]) -> N
         assert (scene.weather == "rain") <= (scene.season != "winter")
         assert not (scene.lamps and scene.light == "noon")
         assert len({item.kind for item in items_of(scene)}) == len(items_of(scene))
+
+
+def test_a_faded_archive_shows_the_same_scenes_paler(tmp_path: Path) -> None:
+    plain = make_scenes(tmp_path / "plain", bursts=2, per_burst=2, size=64)
+    faded = make_scenes(tmp_path / "faded", bursts=2, per_burst=2, size=64, style="faded")
+    assert plain.read_text() == faded.read_text()
+    for path in (tmp_path / "plain" / "images").iterdir():
+        one, two = (np.asarray(Image.open(place).convert("HSV"), np.float64)
+                    for place in (path, tmp_path / "faded" / "images" / path.name))
+        assert two[..., 1].mean() < 0.8 * one[..., 1].mean()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from densecap_search.collection.records import Collection, Record
-from densecap_search.collection.splits import group_numbers, select_splits, split_collection
+from densecap_search.collection.splits import group_numbers, select_splits, split_collection, take_fraction
 from densecap_search.errors import CollectionError
 
 
@@ -86,3 +86,13 @@ def test_val_taken_from_train_can_be_evaluated(tmp_path: Path):
     assert ids(select_splits(collection, ["val"], chosen)) == ["b"]
     assert ids(select_splits(collection, ["train"], chosen)) == ["a"]
     assert ids(select_splits(collection, ["test"], {"t": "val"})) == ["t"]
+
+
+def test_a_smaller_fraction_lies_within_a_larger_one_and_another_seed_draws_others():
+    records = [record(f"{n:03d}") for n in range(200)]
+    tenth, half = take_fraction(records, 0.1, seed=1), take_fraction(records, 0.5, seed=1)
+    assert (len(tenth), len(half)) == (20, 100)
+    assert set(ids(tenth)) < set(ids(half))
+    assert set(ids(tenth)) != set(ids(take_fraction(records, 0.1, seed=2)))
+    assert ids(take_fraction(records, 1.0, seed=1)) == ids(records)
+    assert len(take_fraction(records[:3], 0.0, seed=1)) == 1

@@ -427,3 +427,18 @@ def test_options_that_save_memory_or_time_change_no_result(collection, tiny_run,
     assert_same(weights(tmp_path / "plain"), weights(tmp_path / "option"), 3e-4)
     if option == "compile":
         assert asked == ["VisionTransformer", "TextTransformer"]
+
+
+def test_a_fraction_of_the_training_pictures_is_used_and_the_split_seed_holds_the_splits(collection, tiny_run, tmp_path):
+    def split(name: str, seed: int, **data: float) -> dict:
+        config = load_config(overrides=[("model.name", str(tiny_run)), ("train.epochs", 1), ("train.tune", "heads"),
+                                        ("train.seed", seed), *((f"data.{key}", value) for key, value in data.items())])
+        finetune(collection, config, tmp_path / name, talk=SILENT)
+        return json.loads((tmp_path / name / "split.json").read_text())
+
+    whole, half, other = split("a", 0, split_seed=5), split("b", 0, split_seed=5, fraction=0.5), split("c", 1, split_seed=5)
+    assert len(half["train"]) == len(whole["train"]) / 2
+    assert set(half["train"]) < set(whole["train"])
+    assert (half["val"], half["test"]) == (whole["val"], whole["test"])
+    assert (other["train"], other["test"]) == (whole["train"], whole["test"])
+    assert split("d", 1)["test"] != whole["test"]
