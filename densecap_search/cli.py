@@ -469,6 +469,57 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     print_reports(reports, [str(model["name"]) for model in models])
 
 
+@main.command("experiment")
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False),
+              help="Where its runs and results go. Default: runs/ and the name of the file.")
+@click.option("--collection", "places", multiple=True, metavar="NAME=PATH", help="Where one of its collections lies.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting for every run.")
+@click.option("--dry-run", is_flag=True, help="Check everything and list the runs; do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a row of the results.")
+def run_experiments(config_file: Path, output: Path | None, places: tuple[str, ...], settings: tuple[str, ...],
+                    dry_run: bool, as_json: bool) -> None:
+    """Train a grid of objectives, settings, fractions and seeds, and compare them in one table.
+
+    Begun again, it continues. Epochs are chosen on validation; the test splits are read once, after the last run.
+
+    \b
+    densecap experiment configs/experiments/scenes.yaml --dry-run
+    densecap experiment configs/experiments/ids_ade.yaml --collection ids-ade=captions.jsonl -o runs/ids
+    """
+    from densecap_search.experiments import grid, report
+    from densecap_search.experiments.plan import load_experiment
+    from densecap_search.experiments.results import summarise
+
+    found = load_experiment(config_file).with_changes(
+        dict(_place(text) for text in places), [config.parse_setting(text) for text in settings])
+    runs = found.runs()
+    if dry_run:
+        print_table(["setting", "arm", "seed", "trains on", "folder"],
+                    [[run.cell, run.arm, str(run.seed), run.collection, run.folder] for run in runs])
+        click.echo(f"{len(runs)} runs; tested on {', '.join(found.tests_of(found.train_on))}.\n{found.notes}")
+        return
+    folder = output or Path("runs") / config_file.stem
+    outcomes = grid.run_experiment(found, folder, talk=terminal_talk())
+    rows = summarise(outcomes, found.baseline, found.expect)
+    report.write_reports(found, rows, outcomes, folder)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row.as_json(), ensure_ascii=False))
+        return
+    for test, own in report.by_test(rows).items():
+        click.echo(f"\n{report.title_of(test, own)}. Δ is against {found.baseline}. {report.warning_of(own)}")
+        print_table(report.header(own), [report.cells(row, own) for row in own])
+    click.echo(f"\nWith curves: {folder / 'results.html'}; tables: results.md, results.csv, results.json")
+
+
+def _place(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--collection takes NAME=PATH, not {text!r}")
+    return name, path
+
+
 @main.command()
 @click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
 @_model_options
