@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
 SHOWN_SKIPS = 10
+PRINTED = ("R@1", "R@5", "R@10", "MRR")  # of the figures that a report has; the others are in its files
 
 
 def first_process() -> bool:
@@ -49,11 +50,10 @@ def print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
     rows = []
     for report, name in zip(reports, names, strict=True):
         for direction, label in ((report.text_to_image, "text→image"), (report.image_to_text, "image→text")):
-            figures = [f"{figure.value:.3f}" if metric == "MRR" else f"{figure.value:.1f}"
-                       for metric, figure in direction.figures.items()]
+            figures = [f"{direction.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
             r1 = direction.figures["R@1"]
             rows.append([name, label, *figures, f"{direction.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}"])
-    print_table(["model", "direction", *first.text_to_image.figures, "median rank", "R@1, 95 % interval"], rows)
+    print_table(["model", "direction", *PRINTED, "median rank", "R@1, 95 % interval"], rows)
     for report, name in zip(reports, names, strict=True):
         notes = [str(report.truncation)]
         ties = report.text_to_image.ties + report.image_to_text.ties

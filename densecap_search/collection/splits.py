@@ -108,6 +108,11 @@ def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = 
     return _components(records, ("group", "caption", "picture"), hashes, same_caption)
 
 
+def picture_numbers(records: Sequence[Record], hashes: Mapping[str, str]) -> list[int]:
+    """A number a record; equal numbers are the same picture: the same content, or the same group."""
+    return _components(records, ("group", "picture"), hashes)
+
+
 def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int,
                hashes: Mapping[str, str] | None) -> tuple[tuple[Record, ...], ...]:
     """Whole units, drawn at random, until each share is reached; the first part gets what is left.

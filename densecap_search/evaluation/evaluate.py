@@ -3,69 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
 
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import CollectionError
-from densecap_search.evaluation.metrics import Figure, Ranks, mean_figures, median_rank, rank_queries, summarise
+from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, summarise
+from densecap_search.evaluation.pairs import Pairs, in_order
+from densecap_search.evaluation.slices import Slice, slice_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts, hash_images
+from densecap_search.retrieval.embeddings import embed_images, embed_texts, hash_images
 from densecap_search.talk import SILENT, Talk
 
 Hashed = tuple[dict[str, str], list[Skipped]]
+DIRECTIONS = {"text_to_image": "text→image", "image_to_text": "image→text"}
 RULE = "every caption is a query; a picture's rank is that of its best caption"
+RANKING = (
+    "A rank is 1 + the wrong answers that score higher + half of the wrong ones that score the same, by cosine in "
+    "float32. The same picture twice (by content, or by group) and the identical caption twice are right answers "
+    "together. R@K, MRR and ranks count the best right answer; nDCG and mAP count all, each at the number of right "
+    "answers up to it + the wrong ones that score higher + half of the wrong ones that score the same. Intervals: "
+    "95 %, bootstrap over pictures, all queries of a picture together."
+)
 
 
 @dataclass(frozen=True)
 class Direction:
-    """Retrieval in one direction: figures in percent for R@k."""
+    """Retrieval in one direction: figures (percent for R@K), and the rank of every query that they are made of.
+
+    clusters [Q]: queries with the same number belong to one picture.
+    """
 
     queries: int
     gallery: int
     ties: int  # queries whose right answer has the same score as a wrong one
     figures: Mapping[str, Figure]
-    median_rank: float
+    ranks: Ranks = field(compare=False, repr=False)
+    clusters: Ints = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, ranks: Ranks, clusters: Ints, gallery: int) -> Direction:
+        """Every figure of METRICS."""
+        return cls(len(ranks.rank), gallery, int((ranks.ties > 0).sum()), summarise(ranks, clusters), ranks, clusters)
+
+    @property
+    def median_rank(self) -> float:
+        """The median of the ranks."""
+        return self.figures["median_rank"].value
 
     def as_json(self) -> dict[str, Any]:
-        """The shape that scripts read."""
-        figures = {name: asdict(figure) for name, figure in self.figures.items()}
+        """The shape that scripts read; the median rank is a number, its interval stands beside it."""
+        figures: dict[str, Any] = {name: asdict(self.figures[name]) for name in METRICS if name != "median_rank"}
+        median = self.figures["median_rank"]
         return {"queries": self.queries, "gallery": self.gallery, "ties": self.ties, **figures,
-                "median_rank": self.median_rank}
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Vectors of pictures [N, D] and of captions [Q, D], and the picture of each caption [Q]."""
-
-    image: Array
-    text: Array
-    owner: np.ndarray[Any, np.dtype[np.int64]]
-
-    def text_to_image(self) -> Ranks:
-        """The rank of each caption's picture."""
-        return rank_queries(self.text, self.image, self.owner, np.arange(len(self.image)))
-
-    def image_to_text(self) -> Ranks:
-        """The rank of each picture's best caption."""
-        return rank_queries(self.image, self.text, np.arange(len(self.image)), self.owner)
-
-    def mean_figures(self) -> dict[str, dict[str, float]]:
-        """Direction → metric → value, without intervals."""
-        return {"text_to_image": mean_figures(self.text_to_image()),
-                "image_to_text": mean_figures(self.image_to_text())}
-
-
-def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
-                workers: int | None = None) -> Pairs:
-    """Vectors of the records whose pictures can be opened, and of their captions."""
-    embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
-    kept = _in_order(records, embeddings.image_ids)
-    text, _ = embed_texts(encoder, [caption for record in kept for caption in record.captions], cached=cached)
-    return Pairs(embeddings.vectors, text, _owners(kept))
+                "median_rank": median.value, "median_rank_interval": {"low": median.low, "high": median.high}}
 
 
 @dataclass(frozen=True)
@@ -82,27 +74,35 @@ class Report:
     image_to_text: Direction
     skipped: tuple[Skipped, ...] = ()
     trained_on: int = 0
+    slices: tuple[Slice, ...] = ()
     rule: str = RULE
+    pairs: Pairs | None = field(default=None, compare=False, repr=False)  # what the ranks came from
 
     def as_json(self) -> dict[str, Any]:
         """The shape that scripts read."""
         return {
             "model": self.model, "fingerprint": self.fingerprint, "precision": self.precision,
-            "collection": self.collection, "splits": list(self.splits), "rule": self.rule,
+            "collection": self.collection, "splits": list(self.splits), "rule": self.rule, "ranking": RANKING,
             "truncated": asdict(self.truncation), "skipped": len(self.skipped), "trained_on": self.trained_on,
             "text_to_image": self.text_to_image.as_json(), "image_to_text": self.image_to_text.as_json(),
+            **({"slices": [each.as_json() for each in self.slices]} if self.slices else {}),
         }
+
+    def directions(self) -> dict[str, Direction]:
+        """By their names in the JSON."""
+        return {"text_to_image": self.text_to_image, "image_to_text": self.image_to_text}
 
 
 def evaluate(
     encoder: DualEncoder, records: Sequence[Record], *, model: str, collection: str, splits: Sequence[str],
     trained_hashes: frozenset[str] = frozenset(), hashed: Hashed | None = None, workers: int | None = None,
-    talk: Talk = SILENT,
+    slices: Sequence[str] = (), talk: Talk = SILENT,
 ) -> Report:
     """Retrieval among the captioned records, in both directions, by exact cosine in float32.
 
     trained_hashes: content hashes of the pictures that the model was trained on; those among the records are counted.
     hashed: what :func:`hash_images` found of these records, or of more, where it has been called already.
+    slices: by what the queries are also measured in parts; see :func:`slice_queries`.
     """
     hashes, unreadable = hashed or hash_images(records, talk=talk, workers=workers)
     asked = {str(record.image) for record in records}
@@ -110,33 +110,17 @@ def evaluate(
     readable = [record for record in records if record.image_id in hashes]
     embeddings, broken = embed_images(encoder, readable, hashes, workers=workers, talk=talk)
     skipped = (*unreadable, *broken)
-    kept = _in_order(readable, embeddings.image_ids)
+    kept = in_order(readable, embeddings.image_ids)
     if not kept:
         raise CollectionError(f"{collection}: none of the {len(records)} pictures could be opened"
                               + (f"; the first: {skipped[0]}" if skipped else ""))
-    captions = [caption for record in kept for caption in record.captions]
-    owner = _owners(kept)
-    text, truncation = embed_texts(encoder, captions, talk=talk)
-    pairs = Pairs(embeddings.vectors, text, owner)
+    text, truncation = embed_texts(encoder, [caption for record in kept for caption in record.captions], talk=talk)
+    pairs = Pairs.of(kept, embeddings.vectors, text, hashes)
+    text_ranks, image_ranks = pairs.text_to_image(), pairs.image_to_text()
     return Report(
         model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), truncation,
-        text_to_image=_direction(pairs.text_to_image(), owner, len(kept)),
-        image_to_text=_direction(pairs.image_to_text(), np.arange(len(kept)), len(captions)),
+        text_to_image=Direction.of(text_ranks, pairs.picture[pairs.owner], len(kept)),
+        image_to_text=Direction.of(image_ranks, pairs.picture, len(pairs.captions)),
         skipped=skipped, trained_on=sum(hashes[record.image_id] in trained_hashes for record in kept),
+        slices=slice_queries(encoder, pairs, text_ranks, image_ranks, slices), pairs=pairs,
     )
-
-
-def _direction(ranks: Ranks, clusters: Any, gallery: int) -> Direction:
-    return Direction(
-        queries=len(ranks.rank), gallery=gallery, ties=int((ranks.ties > 0).sum()),
-        figures=summarise(ranks, clusters), median_rank=median_rank(ranks),
-    )
-
-
-def _owners(records: Sequence[Record]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
-
-
-def _in_order(records: Sequence[Record], image_ids: Sequence[str]) -> list[Record]:
-    by_id = {record.image_id: record for record in records}
-    return [by_id[name] for name in image_ids]

@@ -17,7 +17,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError
-from densecap_search.evaluation.evaluate import embed_pairs
+from densecap_search.evaluation.pairs import embed_pairs
 from densecap_search.files import write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder

@@ -20,7 +20,7 @@ from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
-from densecap_search.evaluation.evaluate import embed_pairs
+from densecap_search.evaluation.pairs import embed_pairs
 from densecap_search.files import check_writable, write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe

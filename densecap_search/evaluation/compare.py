@@ -1,0 +1,98 @@
+"""Two reports on the same queries: paired differences, whether chance explains them, and who wins where. numpy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from densecap_search.errors import CollectionError
+from densecap_search.evaluation.intervals import (
+    bootstrap_means,
+    bootstrap_medians,
+    flip_p_value,
+    interval,
+    swap_p_value,
+)
+from densecap_search.evaluation.metrics import LESS_IS_BETTER, MEDIANS, METRICS, Floats, Ints, statistic
+
+if TYPE_CHECKING:
+    from densecap_search.evaluation.evaluate import Direction
+
+LEAST_CLUSTERS = 6  # the fewest differing clusters that can show anything at 5 %: 2 · 2⁻⁵ > 0.05 ≥ 2 · 2⁻⁶
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A figure of the first minus that of the second, on the same queries.
+
+    low, high: 95 % interval by paired bootstrap; p_value: by randomisation, two-sided. wins, losses: queries on which
+    the first is better, or worse; the others are equal.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+    wins: int
+    losses: int
+    queries: int = 0
+
+    @property
+    def equal(self) -> int:
+        """Queries on which both do the same."""
+        return self.queries - self.wins - self.losses
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether chance is an unlikely explanation: p below 5 %, and the interval on one side of zero."""
+        return self.p_value < LEVEL and (self.low > 0 or self.high < 0)
+
+
+def paired(first: Floats, second: Floats, clusters: Ints, *, seed: int = 0) -> Difference:
+    """The difference of two means over the same Q queries; more counts as better. clusters [Q]: see ``intervals``."""
+    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    differences = first - second
+    low, high = interval(bootstrap_means(differences[:, None], clusters, seed=seed)[:, 0])
+    return Difference(
+        float(differences.mean()), low, high, flip_p_value(differences, clusters, seed=seed),
+        int((first > second).sum()), int((first < second).sum()), len(first),
+    )
+
+
+def compare(first: Direction, second: Direction, *, seed: int = 0) -> dict[str, Difference]:
+    """Every figure of METRICS: first − second. Of ranks less is better, so there a win is a lower rank."""
+    if not np.array_equal(first.clusters, second.clusters):
+        raise CollectionError(f"two reports can only be compared on the same queries; these have {first.queries} and "
+                              f"{second.queries} queries of other pictures: evaluate both models on one collection")
+    return {name: _difference(name, first, second, seed) for name in METRICS}
+
+
+def smallest_visible(difference: Difference, *, percent: bool) -> float:
+    """The smallest difference that this test set could show: what its paired interval reaches to either side.
+
+    Of a share in percent at least LEAST_CLUSTERS queries, all for the same model: with fewer no result is unlikely
+    enough (at 5 %) to be told from a coin.
+    """
+    half = (difference.high - difference.low) / 2
+    return max(half, 100 * LEAST_CLUSTERS / max(1, difference.queries)) if percent else half
+
+
+def _difference(name: str, first: Direction, second: Direction, seed: int) -> Difference:
+    values, others = METRICS[name](first.ranks), METRICS[name](second.ranks)
+    found = _paired_medians(values, others, first.clusters, seed) if name in MEDIANS else paired(
+        values, others, first.clusters, seed=seed)
+    if name not in LESS_IS_BETTER:
+        return found
+    return Difference(found.value, found.low, found.high, found.p_value, found.losses, found.wins, found.queries)
+
+
+def _paired_medians(first: Floats, second: Floats, clusters: Ints, seed: int) -> Difference:
+    drawn = bootstrap_medians(first, clusters, seed=seed) - bootstrap_medians(second, clusters, seed=seed)
+    return Difference(
+        statistic("median_rank", first) - statistic("median_rank", second), *interval(drawn),
+        swap_p_value(first, second, clusters, seed=seed),
+        int((first > second).sum()), int((first < second).sum()), len(first),
+    )

@@ -1,0 +1,95 @@
+"""The same queries through an index's own search: what its type costs against exact search of the same vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from densecap_search.collection.splits import picture_numbers
+from densecap_search.errors import IndexMismatch
+from densecap_search.evaluation.metrics import METRICS, Floats, Ranks, Relevance, rank_queries
+from densecap_search.evaluation.pairs import Pairs
+from densecap_search.retrieval.index import ImageIndex
+
+RECALLS = (1, 5, 10, 25, 50)
+NEIGHBOURS = 10
+
+
+@dataclass(frozen=True)
+class IndexRecall:
+    """Text → image over the pictures of an index.
+
+    exact, found: R@K by exact search of the index's vectors and by the index's own; neighbours: share, in percent,
+    of the exact first ten that the index returns among its first ten. missing: captions whose picture the index lacks.
+    """
+
+    index: str
+    index_type: str
+    queries: int
+    gallery: int
+    missing: int
+    exact: dict[str, float]
+    found: dict[str, float]
+    neighbours: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape that scripts read."""
+        return asdict(self)
+
+
+def measure_index(index: ImageIndex, pairs: Pairs, hashes: dict[str, str], name: str, fingerprint: str) -> IndexRecall:
+    """Search the captions of pairs in an index that the same encoder made.
+
+    hashes: image_id → content, of the pictures of pairs: a picture is found where the index has the same content.
+    """
+    index.check_encoder(name, fingerprint)
+    relevance = _relevance(index, pairs, hashes)
+    if not relevance.counts.any():
+        raise IndexMismatch(f"{index.folder} holds none of the pictures that are evaluated; build it from the same "
+                            "collection with `densecap index`")
+    exact = rank_queries(pairs.text, index.vectors(), relevance, depth=1)
+    hits = [[row for row, _ in found] for found in index.search(pairs.text, max(RECALLS))]
+    right = [set(relevance.columns[a:b].tolist()) for a, b in zip(relevance.starts, relevance.starts[1:], strict=False)]
+    places = np.array([next((place for place, row in enumerate(rows, start=1) if row in wanted), np.inf)
+                       for rows, wanted in zip(hits, right, strict=True)])
+    return IndexRecall(
+        str(index.folder), index.manifest.index_type, len(hits), len(index.entries),
+        int((relevance.counts == 0).sum()), _recalls(exact.rank), _recalls(places),
+        _shared(hits, _exact_rows(pairs, index)),
+    )
+
+
+def _recalls(rank: Floats) -> dict[str, float]:
+    return {f"R@{k}": float(METRICS[f"R@{k}"](Ranks.of(rank)).mean()) for k in RECALLS}
+
+
+def _relevance(index: ImageIndex, pairs: Pairs, hashes: dict[str, str]) -> Relevance:
+    number_of: dict[str, set[int]] = {}  # content → numbers of the same picture
+    for record, number in zip(pairs.records, picture_numbers(pairs.records, hashes), strict=True):
+        number_of.setdefault(hashes[record.image_id], set()).add(number)
+    rows_of: dict[int, list[int]] = {}
+    for row, entry in enumerate(index.entries):
+        for number in number_of.get(entry.hash, ()):
+            rows_of.setdefault(number, []).append(row)
+    wanted: dict[int, set[int]] = {}  # caption number → picture numbers
+    for caption, picture in zip(pairs.caption.tolist(), pairs.picture[pairs.owner].tolist(), strict=True):
+        wanted.setdefault(caption, set()).add(picture)
+    return Relevance.of_columns([sorted(row for number in wanted[caption] for row in rows_of.get(number, ()))
+                                 for caption in pairs.caption.tolist()])
+
+
+def _exact_rows(pairs: Pairs, index: ImageIndex) -> list[set[int]]:
+    vectors = index.vectors()
+    rows: list[set[int]] = []
+    for start in range(0, len(pairs.text), 256):
+        scores = pairs.text[start:start + 256] @ vectors.T
+        rows.extend(set(row.tolist()) for row in np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
+    return rows
+
+
+def _shared(hits: Sequence[Sequence[int]], exact: Sequence[set[int]]) -> float:
+    return 100 * float(np.mean([len(wanted & set(rows[:NEIGHBOURS])) / len(wanted)
+                                for rows, wanted in zip(hits, exact, strict=True)]))

@@ -1,0 +1,95 @@
+"""Pictures and captions as vectors, and who is a right answer to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from densecap_search.collection.records import Record
+from densecap_search.collection.splits import picture_numbers
+from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Vectors of pictures [N, D] and of captions [Q, D], and what belongs together.
+
+    owner [Q]: the picture that each caption was written for. picture [N], caption [Q]: equal numbers are the same
+    picture, the same caption. A picture is a right answer to a caption if the caption was written for it, for the
+    same picture, or if the identical caption was; and the other way round.
+    """
+
+    records: tuple[Record, ...]
+    captions: tuple[str, ...]
+    image: Array
+    text: Array
+    owner: Ints
+    picture: Ints
+    caption: Ints
+
+    @classmethod
+    def of(cls, records: Sequence[Record], image: Array, text: Array, hashes: Mapping[str, str]) -> Pairs:
+        """records: those of the rows of image; text: vectors of their captions, in their order."""
+        captions = tuple(caption for record in records for caption in record.captions)
+        owner = np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
+        seen: dict[str, int] = {}
+        same = np.array([seen.setdefault(caption.strip(), len(seen)) for caption in captions], np.int64)
+        picture = np.array(picture_numbers(records, hashes), np.int64)
+        return cls(tuple(records), captions, image, text, owner, picture, same)
+
+    @cached_property
+    def pictures_of_captions(self) -> Relevance:
+        """The right pictures of each caption."""
+        return _related(self.caption, self.picture[self.owner], self.caption, self.picture)
+
+    @cached_property
+    def captions_of_pictures(self) -> Relevance:
+        """The right captions of each picture."""
+        return _related(self.picture[self.owner], self.caption, self.picture, self.caption)
+
+    def text_to_image(self, depth: int = DEPTH) -> Ranks:
+        """Where each caption's pictures stand among the pictures."""
+        return rank_queries(self.text, self.image, self.pictures_of_captions, depth=depth)
+
+    def image_to_text(self, depth: int = DEPTH) -> Ranks:
+        """Where each picture's captions stand among the captions."""
+        return rank_queries(self.image, self.text, self.captions_of_pictures, depth=depth)
+
+    def mean_figures(self) -> dict[str, dict[str, float]]:
+        """Direction → metric of QUICK → value, without intervals."""
+        return {"text_to_image": mean_figures(self.text_to_image(1)),
+                "image_to_text": mean_figures(self.image_to_text(1))}
+
+
+def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+                workers: int | None = None) -> Pairs:
+    """Vectors of the records whose pictures can be opened, and of their captions."""
+    embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
+    kept = in_order(records, embeddings.image_ids)
+    text, _ = embed_texts(encoder, [caption for record in kept for caption in record.captions], cached=cached)
+    return Pairs.of(kept, embeddings.vectors, text, hashes)
+
+
+def in_order(records: Sequence[Record], image_ids: Sequence[str]) -> list[Record]:
+    """The records of these ids, in their order."""
+    by_id = {record.image_id: record for record in records}
+    return [by_id[name] for name in image_ids]
+
+
+def _related(of: Ints, to: Ints, queries: Ints, gallery: Ints) -> Relevance:
+    """of, to: equally long lists of what is related, by number; queries, gallery: the numbers of either side."""
+    related: dict[int, set[int]] = {}
+    for one, other in zip(of.tolist(), to.tolist(), strict=True):
+        related.setdefault(one, set()).add(other)
+    columns: dict[int, list[int]] = {}
+    for column, number in enumerate(gallery.tolist()):
+        columns.setdefault(number, []).append(column)
+    return Relevance.of_columns([
+        sorted(column for number in related.get(query, ()) for column in columns.get(number, ()))
+        for query in queries.tolist()
+    ])
