@@ -32,7 +32,7 @@ PLAN, RUNS, COLLECTIONS, TRAINED, TESTED = "experiment.json", "runs", "collectio
 
 
 @dataclass(frozen=True)
-class Tested:
+class Measured:
     """One direction of retrieval on one test set: figures, and the rank and picture of every query."""
 
     figures: Mapping[str, float]
@@ -55,7 +55,7 @@ class Outcome:
     kept_epoch: int | None
     saturated: float | None  # share of the measured batches on which InfoNCE was solved
     trained_on: Mapping[str, int]  # test set → its pictures that the run was trained on
-    tests: Mapping[str, Mapping[str, Tested]]  # test set → direction → figures
+    tests: Mapping[str, Mapping[str, Measured]]  # test set → direction → figures
     failed: str | None = None
 
 
@@ -211,19 +211,19 @@ class _Grid:
             report = evaluate(encoder, records, model=run.arm, collection=name, splits=splits, trained_hashes=trained,
                               hashed=self._hashes[name])
             found[name] = {"trained_on": report.trained_on, "directions": {
-                "text_to_image": asdict(_tested(report.text_to_image)),
-                "image_to_text": asdict(_tested(report.image_to_text))}}
+                "text_to_image": asdict(_measured(report.text_to_image)),
+                "image_to_text": asdict(_measured(report.image_to_text))}}
         return found
 
 
-def _tested(direction: Direction) -> Tested:
+def _measured(direction: Direction) -> Measured:
     figures = {name: figure.value for name, figure in direction.figures.items()}
-    return Tested(figures, tuple(direction.ranks.rank.tolist()), tuple(direction.clusters.tolist()), direction.gallery)
+    return Measured(figures, tuple(direction.ranks.rank.tolist()), tuple(direction.clusters.tolist()), direction.gallery)
 
 
-def _read_tests(file: Path) -> tuple[dict[str, int], dict[str, dict[str, Tested]]]:
+def _read_tests(file: Path) -> tuple[dict[str, int], dict[str, dict[str, Measured]]]:
     saved = json.loads(file.read_text(encoding="utf-8"))
-    tests = {name: {direction: Tested(values["figures"], tuple(values["ranks"]), tuple(values["clusters"]),
+    tests = {name: {direction: Measured(values["figures"], tuple(values["ranks"]), tuple(values["clusters"]),
                                       values["gallery"])
                     for direction, values in row["directions"].items()} for name, row in saved.items()}
     return {name: row["trained_on"] for name, row in saved.items()}, tests

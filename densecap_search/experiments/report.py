@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,12 +143,12 @@ def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcom
         if lines:
             plots.append({"title": f"R@1 on test by {label}",
                           "meaning": "Mean of both directions; bars are the standard deviation over seeds.",
-                          "image": plot(lambda axes, lines=lines, label=label: _draw_lines(axes, lines, label),
+                          "image": plot(partial(_draw_lines, lines=lines, label=label),
                                         alt=f"R@1 by {label}", width=8, height=4)})
     for cell, curves in learning_curves(outcomes).items():
         title = "R@1 on validation by epoch" + (f" ({cell})" if cell else "")
         plots.append({"title": title, "meaning": "Mean of both directions and of seeds; epoch 0 is before training.",
-                      "image": plot(lambda axes, curves=curves: _draw_curves(axes, curves), alt=title)})
+                      "image": plot(partial(_draw_curves, curves=curves), alt=title)})
     return render("experiment.html", {
         "title": experiment.title, "version": __version__, "notes": experiment.notes, "baseline": experiment.baseline,
         "meanings": MEANINGS, "tables": tables, "plots": plots, "runs": len([o for o in outcomes if o.epochs]),

@@ -63,7 +63,7 @@ class Row:
 def summarise(outcomes: Sequence[Outcome], baseline: str,
               expect: Mapping[str, Mapping[str, tuple[float, float]]]) -> list[Row]:
     """Rows in the order of the experiment: test set by test set, cell by cell; the model before training first."""
-    rows = []
+    rows: list[Row] = []
     for test in dict.fromkeys(name for outcome in outcomes for name in outcome.tests):
         cells: dict[str, dict[str, list[Outcome]]] = {}
         for outcome in outcomes:

@@ -93,7 +93,7 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, old: str, new: str, m
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot read the experiment .*: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read the experiment .*: No such file"):
         load_experiment(tmp_path / "none.yaml")
 
 
