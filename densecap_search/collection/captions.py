@@ -27,9 +27,9 @@ _PLACEHOLDER = re.compile(r"""
 """, re.IGNORECASE | re.VERBOSE)
 _CAMERA = re.compile(r"""
     (olympus|minolta|konica|kodak|sony|samsung|jenoptik|pentax|ricoh|konica\ minolta|general\ electric)
-        \ ?(digital|dsc|dslr)?\ ?(still\ )?(camera|images?|dsc)?
+        \ ?(digital|dsc|dslr)?\ ?(still\ )?(camera)?\ ?(images?|pictures|dsc)?
   | dcf\ ?1\.0 | my\ great\ (picture|photo) | exif_jpeg(_picture)? | dav | rhdr | hdrpl
-  | (digital|default)\ (still\ )?(camera|picture|image) | (created|processed)\ (by|with)\ \w+(\ \w+)?(\ preset)?
+  | (digital|default)\ (still\ )?(camera|picture|image) | processed\ with\ vsco.*
   | imagej=.* | \{"shape":.* | cof | ptr | sdr | hdr | mde | oznorco? | vivo
 """, re.IGNORECASE | re.VERBOSE | re.DOTALL)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")

@@ -62,7 +62,7 @@ def export_csv(collection: Collection, path: Path) -> None:
                 for caption in record.captions or [""]:
                     table.writerow([_relative(record.image, folder), caption, *cells])
             except UnicodeEncodeError as error:
-                raise CollectionError(f"{record.image_id}: half a character (a lone surrogate) cannot be written to CSV; "
+                raise CollectionError(f"{record.image_id}: half a character (a lone surrogate) cannot go into CSV; "
                                       "export to .jsonl") from error
         text.detach()
 
@@ -129,7 +129,10 @@ def _key(name: PurePosixPath) -> str:
 
 def _reads_as(collection: Collection, folder: Path) -> bool:
     """Whether the folder is read as the same collection without help."""
-    found = {record.image_id: _content(record) for record in read_collection(folder).records}
+    try:
+        found = {record.image_id: _content(record) for record in read_collection(folder).records}
+    except CollectionError:
+        return False
     return found == {record.image_id: _content(record) for record in collection.records}
 
 
