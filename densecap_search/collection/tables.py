@@ -7,6 +7,7 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def read_csv(source: Source) -> Rows:
             reason = f"{len(cells)} cells where the header has {len(header)}; put captions in quotes"
             yield number, Skipped(cells[0], reason, number)
         else:
-            yield number, dict(zip(header, cells, strict=False))
+            yield number, dict(zip_longest(header, cells, fillvalue=""))
 
 
 class _Lines:
