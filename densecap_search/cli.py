@@ -66,10 +66,13 @@ def _model_options(command: F) -> F:
 
 
 def _collection_options(command: F) -> F:
-    """Which columns of a table to read."""
+    """How to read a collection."""
     for option in reversed((
         click.option("--image-column", metavar="NAME", help="The column that names the picture."),
         click.option("--caption-column", metavar="NAME", help="The column that holds the caption."),
+        click.option("--format", metavar="NAME", help="How to read it (coco, docci, webdataset, embedded, …), where "
+                     "its content does not tell; a wrong name lists them all."),
+        click.option("--hidden", is_flag=True, default=None, help="Also pictures in hidden files and folders."),
     )):
         command = option(command)
     return command
@@ -123,8 +126,8 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
 @click.option("--logit-scale", type=click.FloatRange(1, 100), help="To predict saturation for. Default: the model's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-                       image_column: str | None, caption_column: str | None, batch_size: int,
-                       logit_scale: float | None, as_json: bool) -> None:
+                       image_column: str | None, caption_column: str | None, format: str | None,
+                       hidden: bool | None, batch_size: int, logit_scale: float | None, as_json: bool) -> None:
     """Look at a collection before training: counts, caption lengths, and how alike a model finds the captions.
 
     With --model it predicts from the captions alone whether InfoNCE will run dry, and what to do then.
@@ -133,10 +136,12 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     densecap inspect photos/
     densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100
     """
+    from densecap_search.collection.captions import find_weak_captions
     from densecap_search.evaluation import inspect
 
-    found = _read(collection, image_column, caption_column)
+    found = _read(collection, image_column, caption_column, format, hidden)
     inventory, geometry = inspect.take_inventory(found), None
+    weak = find_weak_captions(found.records)
     if model_name and found.captioned:
         from densecap_search.model.sources import load_encoder
 
@@ -146,7 +151,9 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
         geometry = inspect.look_at_captions(found, encoder, model=model["name"], batch_size=batch_size,
                                             logit_scale=scale, talk=terminal_talk())
     if as_json:
-        click.echo(json.dumps(inspect.as_json(inventory, geometry), ensure_ascii=False))
+        reading = {"format": found.format, "format_reason": found.format_reason,
+                   "weak_captions": [asdict(finding) for finding in weak]}
+        click.echo(json.dumps({**inspect.as_json(inventory, geometry), **reading}, ensure_ascii=False))
         return
     splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
     words = inventory.words
@@ -155,6 +162,9 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
                f"{words['p95']:.0f}, longest {words['p100']:.0f}")
     click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
                f"{inventory.sharing_a_caption} share a caption or group with another")
+    click.echo(f"read as {found.format}: {found.format_reason}")
+    for finding in weak:
+        click.echo(str(finding))
     if geometry is None:
         return
     click.echo(f"\nby {geometry.model}: {geometry.truncation}")
@@ -167,19 +177,24 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
 
 @main.command()
 @click.argument("collection", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A .jsonl file.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path),
+              help="A .jsonl or .csv file, or a folder.")
 @_collection_options
-def export(collection: Path, output: Path, image_column: str | None, caption_column: str | None) -> None:
-    """Read any collection and write it again as JSON Lines.
+def export(collection: Path, output: Path, image_column: str | None, caption_column: str | None, format: str | None,
+           hidden: bool | None) -> None:
+    """Read any collection and write it again: as JSON Lines, as CSV, or as a folder of pictures with text files.
+
+    Captions arrive exactly as they were. A folder gets copies of the pictures.
 
     \b
     densecap export photos/ -o photos.jsonl
-    densecap export table.csv --caption-column beschreibung -o table.jsonl
+    densecap export table.csv --caption-column beschreibung -o table.csv
+    densecap export shards/ --format webdataset -o photos/
     """
-    from densecap_search.collection.export import export_jsonl
+    from densecap_search.collection.export import export_collection
 
-    found = _read(collection, image_column, caption_column)
-    export_jsonl(found, output)
+    found = _read(collection, image_column, caption_column, format, hidden)
+    export_collection(found, output)
     click.echo(f"{len(found)} pictures written to {output}")
 
 
@@ -235,7 +250,8 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         chosen = _resumed_config(output / CONFIG, config_file, overrides)
     else:
         chosen = config.load_config(config_file, overrides)
-    found = _read(collection, chosen.data.image_column, chosen.data.caption_column)
+    found = _read(collection, chosen.data.image_column, chosen.data.caption_column, chosen.data.format,
+                  chosen.data.hidden)
     summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
     if not first_process():
         return
@@ -257,7 +273,8 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
-    "caption_column": "data.caption_column", "objective": "train.objective",
+    "caption_column": "data.caption_column", "format": "data.format", "hidden": "data.hidden",
+    "objective": "train.objective",
     "gamma": "train.gamma", "late_interaction": "train.late_interaction",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
     "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose",
@@ -292,8 +309,8 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
-          device: str, image_column: str | None, caption_column: str | None, kind: str, precision: str,
-          strict: bool) -> None:
+          device: str, image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
+          kind: str, precision: str, strict: bool) -> None:
     """Make an index of a collection or a folder of pictures, or bring it up to date.
 
     Run again, it encodes only pictures that are new or changed, and drops those that are gone.
@@ -308,7 +325,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     from densecap_search.training.distributed import joined
 
     talk = terminal_talk()
-    found = _read(collection, image_column, caption_column)
+    found = _read(collection, image_column, caption_column, format, hidden)
     model = _model(output, model_name, pretrained, arch)
     check_writable(output)
     encoder = load_encoder(**model, device=device, precision=precision)
@@ -395,7 +412,7 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
 
 
 def _read_queries(path: Path | None) -> list[str]:
-    from densecap_search.collection.readers import decode
+    from densecap_search.collection.text_files import decode
 
     assert path is not None
     try:
@@ -427,8 +444,8 @@ def _read_queries(path: Path | None) -> list[str]:
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-             image_column: str | None, caption_column: str | None, against: tuple[str, ...], split: str,
-             precision: str, as_json: bool) -> None:
+             image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
+             against: tuple[str, ...], split: str, precision: str, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank.
 
     \b
@@ -442,7 +459,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     from densecap_search.retrieval.embeddings import hash_images
     from densecap_search.training.loop import read_splits
 
-    found = _read(collection, image_column, caption_column)
+    found = _read(collection, image_column, caption_column, format, hidden)
     names = [name.strip() for name in split.split(",") if name.strip()]
     first = _model(None, model_name, pretrained, arch)
     models = [first, *({"name": name} for name in against)]
@@ -565,10 +582,12 @@ def models(as_json: bool) -> None:
                "hf-hub:…, local-dir:….")
 
 
-def _read(path: Path, image_column: str | None, caption_column: str | None) -> Collection:
+def _read(path: Path, image_column: str | None, caption_column: str | None, format: str | None,
+          hidden: bool | None) -> Collection:
     from densecap_search.collection.readers import read_collection
 
-    found = read_collection(path, image_column=image_column, caption_column=caption_column)
+    found = read_collection(path, image_column=image_column, caption_column=caption_column, format=format,
+                            hidden=bool(hidden))
     tell_skipped(found.skipped)
     if not found.records:
         raise DensecapError(f"{path} holds no picture that can be used; "

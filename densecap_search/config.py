@@ -28,10 +28,12 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which columns to read, and how much to set aside where the table names no split."""
+    """How to read the collection, and how much to set aside where the table names no split."""
 
     image_column: str | None = None
     caption_column: str | None = None
+    format: str | None = None  # a name of collection.readers.READERS; None: told by the content
+    hidden: bool = False  # also pictures that a dot or a system folder hides
     use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1

@@ -16,6 +16,11 @@ from densecap_search.errors import DensecapError
 HASH_BYTES = 16  # 128 bits: no accidental collision in any archive that fits on disks
 
 
+def cache_folder() -> Path:
+    """$DENSECAP_CACHE, or ~/.cache/densecap."""
+    return Path(os.environ.get("DENSECAP_CACHE") or Path.home() / ".cache" / "densecap").expanduser()
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; when the block ends well it takes the place of ``path``.

@@ -16,7 +16,7 @@ ORDER = (("cli",), ("terminal",), ("ui",), ("experiments",), ("training",), ("ev
          ("config", "errors", "files", "talk"))
 ONLY_IN = {
     "faiss": {"retrieval/index.py"},
-    "gradio": {"ui/app.py"},
+    "gradio": {"ui/app.py"}, "pyarrow": {"collection/tables.py"},
     "open_clip": {"model"}, "timm": {"model"}, "transformers": {"model"}, "peft": {"model"},
     "torch": {"model", "training", "retrieval/embeddings.py"},
 }

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from pathlib import Path
+import shutil
+import tempfile
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection, Record
+from densecap_search.collection.text_files import decode
+from densecap_search.collection.walk import SYSTEM_FOLDERS, is_picture
 from densecap_search.errors import CollectionError
 from densecap_search.files import atomic_file
+
+_TAKEN = {"image", "file_name", "caption", "captions", "id", "split", "group", "burst"}
+_OTHER_FILES = (".json", ".tsv", ".txt", ".parquet", ".tar", ".xlsx", ".zip")  # asked for as a file, not a folder
+
+
+def export_collection(collection: Collection, path: Path) -> None:
+    """Write a .jsonl or .csv table, or a folder with copies of the pictures."""
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        export_jsonl(collection, path)
+    elif suffix == ".csv":
+        export_csv(collection, path)
+    elif suffix in _OTHER_FILES:
+        raise CollectionError(f"cannot export to {path}: the name must end in .jsonl or .csv, or be that of a folder")
+    else:
+        export_folder(collection, path)
 
 
 def export_jsonl(collection: Collection, path: Path) -> None:
@@ -19,24 +44,120 @@ def export_jsonl(collection: Collection, path: Path) -> None:
     folder = Path(os.path.abspath(path.parent))
     with atomic_file(path) as file:
         for record in collection.records:
-            file.write((json.dumps(_row(record, folder), ensure_ascii=False) + "\n").encode("utf-8"))
+            file.write(_json_line({"image": _relative(record.image, folder), **_row(record)}))
 
 
-def _row(record: Record, folder: Path) -> dict[str, Any]:
+def export_csv(collection: Collection, path: Path) -> None:
+    """A row a caption, one row where there is none; quoted as RFC 4180 says, UTF-8. Numbers come back as text."""
+    folder = Path(os.path.abspath(path.parent))
+    rows = [_row(record) for record in collection.records]
+    names = dict.fromkeys(key for row in rows for key in row if key not in ("caption", "captions"))
+    with atomic_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        table = csv.writer(text, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
+        table.writerow(["image", "caption", *names])
+        for record, row in zip(collection.records, rows, strict=True):
+            cells = [row.get(name, "") for name in names]
+            try:
+                for caption in record.captions or [""]:
+                    table.writerow([_relative(record.image, folder), caption, *cells])
+            except UnicodeEncodeError as error:
+                raise CollectionError(f"{record.image_id}: half a character (a lone surrogate) cannot go into CSV; "
+                                      "export to .jsonl") from error
+        text.detach()
+
+
+def export_folder(collection: Collection, path: Path) -> None:
+    """Copies of the pictures, a text file beside each that has one caption, and metadata.jsonl where needed.
+
+    It is needed where the text files alone would be read as another collection: several captions a picture, splits,
+    groups, columns, ids that are no file names. Where it is there, it is what is read.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CollectionError(f"cannot export to {path}: it is not an empty folder; choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name[:80]}.", dir=path.parent))
+    try:
+        names = [_copy(record, name, temporary) for record, name in zip(
+            collection.records, _file_names(collection.records), strict=True)]
+        if not _reads_as(collection, temporary):
+            with (temporary / "metadata.jsonl").open("wb") as file:
+                for record, name in zip(collection.records, names, strict=True):
+                    file.write(_json_line({"file_name": name, **_row(record)}))
+        temporary.chmod(0o755)
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy(record: Record, name: str, folder: Path) -> str:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(record.image, target)
+    side = target.with_suffix(".txt")
+    if len(record.captions) == 1 and not side.exists():
+        data = (record.captions[0] + "\n").encode("utf-8", "replace")
+        if decode(data).removesuffix("\n") == record.captions[0]:
+            side.write_bytes(data)
+    return name
+
+
+def _file_names(records: Sequence[Record]) -> Iterator[str]:
+    """A path for each picture below one folder: its id where that is one, else its name; no two alike on any disk."""
+    taken: set[str] = set()
+    for record in records:
+        wanted = PurePosixPath(record.image_id)
+        if wanted.is_absolute() or not is_picture(wanted.name) or any(map(_is_odd, wanted.parts)):
+            wanted = PurePosixPath(record.image.name.lstrip("."))
+        name, count = wanted, 1
+        while _key(name) in taken:
+            count += 1
+            name = wanted.with_name(f"{wanted.stem}-{count}{wanted.suffix}")
+        taken.add(_key(name))
+        yield name.as_posix()
+
+
+def _is_odd(part: str) -> bool:
+    return part.startswith(".") or part.lower() in SYSTEM_FOLDERS or "\\" in part or ":" in part
+
+
+def _key(name: PurePosixPath) -> str:
+    return unicodedata.normalize("NFC", name.as_posix()).casefold()
+
+
+def _reads_as(collection: Collection, folder: Path) -> bool:
+    """Whether the folder is read as the same collection without help."""
+    try:
+        found = {record.image_id: _content(record) for record in read_collection(folder).records}
+    except CollectionError:
+        return False
+    return found == {record.image_id: _content(record) for record in collection.records}
+
+
+def _content(record: Record) -> tuple[Any, ...]:
+    return record.captions, record.split, record.group, record.burst, dict(record.columns)
+
+
+def _row(record: Record) -> dict[str, Any]:
     captions: dict[str, Any] = (
         {"caption": record.captions[0]} if len(record.captions) == 1 else {"captions": list(record.captions)}
     )
     own = {"id": record.image_id, "split": record.split, "group": record.group, "burst": record.burst}
     return {
-        "image": _relative(record.image, folder),
         **captions,
         **{key: value for key, value in own.items() if value is not None},
         # a column called like one of ours (a second `text`, say) would be read back as that
-        **{key: value for key, value in record.columns.items() if key.lower() not in _TAKEN},
+        **{key: value for key, value in record.columns.items() if key.strip().lower() not in _TAKEN},
     }
 
 
-_TAKEN = {"image", "caption", "captions", "id", "split", "group", "burst"}
+def _json_line(row: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8")
+    except UnicodeEncodeError:  # half a character, from JSON or from a file name that is not UTF-8
+        return (json.dumps(row) + "\n").encode("ascii")
 
 
 def _relative(image: Path, folder: Path) -> str:

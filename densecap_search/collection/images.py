@@ -28,6 +28,10 @@ _NEEDS_EXTRA = {
     ".dng": "conversion of the raw file to TIFF or JPEG",
 }
 
+# Pillow's decoders raise any of these on damaged files; each means only that this file is damaged.
+DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, TypeError, KeyError, IndexError,
+                   AttributeError, MemoryError, RuntimeError, ImageCms.PyCMSError)
+
 # open_image applies its own limit and reason; Pillow's warning and error at other sizes would only add noise.
 Image.MAX_IMAGE_PIXELS = None
 # Pillow warns of every odd EXIF tag in a picture that it then opens well; an archive has thousands of them.
@@ -42,7 +46,7 @@ def open_image(path: Path, *, min_side: int | None = None, max_pixels: int = MAX
     min_side: the shorter side that is needed, in pixels; JPEGs are then decoded at a fraction of their size
     that keeps at least twice as much. max_pixels: larger pictures are skipped.
     """
-    _register_plugins()
+    register_plugins()
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -62,16 +66,15 @@ def open_image(path: Path, *, min_side: int | None = None, max_pixels: int = MAX
         return Skipped(str(path), _unidentified(path))
     except PermissionError:
         return Skipped(str(path), "no permission to read it")
-    except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, TypeError, KeyError, IndexError,
-            AttributeError, MemoryError, RuntimeError, ImageCms.PyCMSError) as error:
-        # Pillow's decoders raise any of these on damaged files; each means only that this file is damaged.
+    except DECODING_ERRORS as error:
         return Skipped(str(path), f"damaged picture ({' '.join(str(error).split()) or type(error).__name__})")
 
 
 _plugins_registered = False
 
 
-def _register_plugins() -> None:
+def register_plugins() -> None:
+    """Let Pillow open HEIC where the extra is there; once is enough."""
     global _plugins_registered
     if _plugins_registered:
         return

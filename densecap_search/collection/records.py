@@ -45,11 +45,16 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Collection:
-    """Pictures with captions; image_ids are unique, and no input row is named twice."""
+    """Pictures with captions; image_ids are unique, and no input row is named twice.
+
+    format: how it was read, a key of READERS; format_reason: what told so, and how it was read, in a phrase.
+    """
 
     name: str
     records: tuple[Record, ...]
     skipped: tuple[Skipped, ...] = ()
+    format: str = ""
+    format_reason: str = ""
 
     def __post_init__(self) -> None:
         first: dict[str, Record] = {}

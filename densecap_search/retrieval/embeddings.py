@@ -25,7 +25,7 @@ from torch import Tensor
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import ModelError
-from densecap_search.files import atomic_path, hash_file, hash_text, write_text
+from densecap_search.files import atomic_path, cache_folder, hash_file, hash_text, write_text
 from densecap_search.model.encoder import DualEncoder, Tower
 from densecap_search.model.window import Truncation
 from densecap_search.talk import SILENT, Talk
@@ -56,11 +56,6 @@ def check_finite(vectors: Array, names: Sequence[str]) -> None:
     if broken.size:
         raise ModelError(f"the model returns vectors that are not finite for {broken.size} inputs, the first is "
                          f"{names[broken[0]]!r}; its weights are damaged or its precision is too low")
-
-
-def cache_folder() -> Path:
-    """$DENSECAP_CACHE, or ~/.cache/densecap."""
-    return Path(os.environ.get("DENSECAP_CACHE") or Path.home() / ".cache" / "densecap").expanduser()
 
 
 def default_workers() -> int:

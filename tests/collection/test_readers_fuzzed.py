@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from densecap_search.collection.readers import decode, read_collection
+from densecap_search.collection.readers import READERS, decode, read_collection
 from densecap_search.errors import DensecapError
 
 NAMES = ("1.jpg", "2.jpg", "sub/3.png")
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+# the slow variant, tests/slow/test_readers_fuzzed.py, runs 10,000
+FUZZ = settings(max_examples=int(os.environ.get("DENSECAP_FUZZ", "150")), deadline=None,
+                suppress_health_check=list(HealthCheck))
 names = st.sampled_from([*NAMES, "./1.jpg", "sub\\3.png", "gone.jpg", "", "a\0b", "~nobody/x.jpg", "x" * 300])
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
@@ -34,10 +38,10 @@ def folder_with_pictures() -> Path:
 FOLDER = folder_with_pictures()
 
 
-def rows_named(path: Path) -> list[int] | None:
+def rows_named(path: Path, format: str | None = None) -> list[int] | None:
     """Every input row that a record or a skip names; None where the table was refused with a sentence."""
     try:
-        found = read_collection(path)
+        found = read_collection(path, format=format)
     except DensecapError:
         return None
     return sorted([row for record in found.records for row in record.rows] + [skip.row or 0 for skip in found.skipped])
@@ -74,4 +78,63 @@ def test_bytes_of_any_kind_are_read_or_refused_with_a_sentence(data):
     path = FOLDER / "t.bin"
     path.write_bytes(data)
     assert isinstance(decode(data), str)
-    rows_named(path)
+    named = rows_named(path)
+    assert named is None or named == list(range(1, len(named) + 1))
+
+
+@FUZZ
+@given(st.lists(st.text(alphabet='1.jpg,;"\'\n\r\t|ü\0', max_size=24), max_size=8), st.sampled_from([",", ";", "\t"]),
+       st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"]))
+def test_csv_however_badly_quoted_loses_no_row(captions, delimiter, end, encoding):
+    path = FOLDER / "t.csv"
+    lines = [f"image{delimiter}caption", *(f"1.jpg{delimiter}{caption}" for caption in captions)]
+    path.write_bytes(end.join(lines).encode(encoding))
+    named = rows_named(path)
+    assert named == list(range(1, len(named) + 1))
+    if not any(letter in caption for caption in captions for letter in '"\r\n'):
+        assert len(named) == len(captions)
+
+
+KEYS = ("image", "file_name", "filename", "image_file", "description", "images", "annotations", "image_id", "id", "caption",
+        "captions", "conversations", "paragraph", "dataset_id", "sentences", "segment", "split", "original_filename")
+objects = st.recursive(
+    names | values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=20)
+
+
+@FUZZ
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), objects, max_size=6), max_size=4) | objects,
+       st.sampled_from([None, *(name for name in READERS if name not in ("parquet", "webdataset"))]), st.booleans())
+def test_json_of_any_shape_is_read_in_any_format_or_refused_with_a_sentence(value, format, as_lines):
+    path = FOLDER / "t.json"
+    whole = json.dumps(value)
+    path.write_text("\n".join(json.dumps(item) for item in value) if as_lines and isinstance(value, list) else whole)
+    named = rows_named(path, format)
+    assert named is None or named == list(range(1, len(named) + 1))
+    if named is not None and isinstance(value, list) and not as_lines and format in ("json", "goal", "sharegpt4v", "vg-paragraphs"):
+        assert len(named) == len(value)
+
+
+@FUZZ
+@given(st.binary(max_size=300), st.sampled_from([".txt", ".json", ".png"]))
+def test_side_files_of_any_bytes_lose_no_picture(data, suffix):
+    folder = Path(tempfile.mkdtemp(dir=FOLDER))
+    (folder / "1.jpg").write_bytes(data)
+    (folder / f"2{suffix}").write_bytes(data)
+    (folder / "1.txt").write_bytes(data)
+    assert rows_named(folder) == list(range(1, 3 if suffix == ".png" else 2))
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.text(max_size=12), st.sampled_from(["jpg", "txt", "json", "seg.png", ""]), st.binary(max_size=40)),
+                max_size=6), st.integers(0, 2000))
+def test_shards_of_any_members_are_read_or_refused_with_a_sentence(members, cut):
+    path, whole = FOLDER / "t.tar", io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for name, suffix, data in members:
+            member = tarfile.TarInfo(f"{name}.{suffix}".encode("utf-8", "replace").decode())
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    path.write_bytes(whole.getvalue()[: len(whole.getvalue()) - cut])
+    named = rows_named(path)
+    assert named is None or [row for row in named if row] == list(range(1, len([row for row in named if row]) + 1))

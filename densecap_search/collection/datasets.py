@@ -1,0 +1,284 @@
+"""Public caption collections in the layouts that they are published in. Each reader yields plain rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from densecap_search.collection.records import Skipped
+from densecap_search.collection.source import Rows, Source, parse_json
+from densecap_search.collection.splits import normal_split
+from densecap_search.collection.tables import as_row, read_json, read_jsonl
+from densecap_search.collection.text_files import decode
+from densecap_search.collection.walk import find_images
+from densecap_search.errors import CollectionError
+
+
+def is_coco(source: Source) -> str | None:
+    """One object: `images` with file names, `annotations` with captions."""
+    value = source.value if isinstance(source.value, dict) else {}
+    named = "file_name" in _first_of(value, "images") and "caption" in _first_of(value, "annotations")
+    return "the keys images (file_name) and annotations (caption)" if named else None
+
+
+def read_coco(source: Source) -> Rows:
+    """COCO captions: an image is a row, its captions in the order of the annotations.
+
+    Annotations that cannot be used are rows after the images: their number is that of the images plus their own.
+    """
+    images, annotations = (_list_of(source, key) for key in ("images", "annotations"))
+    captions: dict[Any, list[str]] = {image["id"]: [] for image in images if _has_key(image, "id")}
+    lost: list[Skipped] = []
+    for number, item in enumerate(annotations, start=len(images) + 1):
+        key = item.get("image_id") if isinstance(item, dict) and _has_key(item, "image_id") else None
+        if key is None or key not in captions:
+            lost.append(Skipped("", f"an annotation whose image_id {key!r} is not among the images", number))
+        elif isinstance(item.get("caption"), str):
+            captions[key].append(item["caption"])
+        else:
+            lost.append(Skipped("", "an annotation without a caption", number))
+    for number, image in enumerate(images, start=1):
+        row = as_row(image, number)
+        if not isinstance(row, Skipped):
+            known = {("coco_id" if key == "id" else key): value for key, value in row.items()}
+            row = {**known, "captions": captions.get(row["id"], []) if _has_key(row, "id") else []}
+        yield number, row
+    yield from ((skip.row or 0, skip) for skip in lost)
+
+
+def is_karpathy(source: Source) -> str | None:
+    """One object: `images` with `sentences`, as in Karpathy's splits of COCO and Flickr."""
+    value = source.value if isinstance(source.value, dict) else {}
+    first = _first_of(value, "images")
+    return "the key images with filename and sentences" if "filename" in first and "sentences" in first else None
+
+
+def read_karpathy(source: Source) -> Rows:
+    """The sentences of an image are its captions. `restval` stays a split of its own: `--split train,restval`."""
+    for number, item in enumerate(_list_of(source, "images"), start=1):
+        row = as_row(item, number)
+        if not isinstance(row, Skipped):
+            sentences = row.get("sentences") if isinstance(row.get("sentences"), list) else []
+            raw = [sentence["raw"] for sentence in sentences or [] if isinstance(sentence, dict) and "raw" in sentence]
+            name = "/".join(str(row[key]) for key in ("filepath", "filename") if row.get(key))
+            row = {"image": name, "captions": raw, "split": row.get("split")}
+        yield number, row
+
+
+def is_docci(source: Source) -> str | None:
+    """JSON Lines with image_file and description."""
+    keys = {"image_file", "description"}
+    return "JSON Lines with image_file and description" if keys <= set(source.first) and not _one(source) else None
+
+
+def read_docci(source: Source) -> Rows:
+    """DOCCI's descriptions. Its four splits keep their names: qual_dev and qual_test are no part of val and test."""
+    for number, row in read_jsonl(source):
+        if isinstance(row, Skipped) or not isinstance(row.get("example_id"), str):
+            yield number, row
+        else:  # the picture's name without its ending: nothing that a column would add
+            yield number, {key: value for key, value in row.items() if key != "example_id"}
+    source.notes.append("splits as in the file; DOCCI's own test is test, GOAL's 5,100 are test,qual_test")
+
+
+def is_goal(source: Source) -> str | None:
+    """A list with original_filename, or with segments beside the caption."""
+    if not isinstance(source.value, list):
+        return None
+    keys = set(source.first)
+    named = "original_filename" in keys or {"filename", "caption", "segment"} <= keys
+    return "a JSON list with original_filename, or with segments" if named else None
+
+
+def read_goal(source: Source) -> Rows:
+    """GOAL's and StructXLIP's lists: picture and long caption; the segments are left where they are."""
+    for number, row in read_json(source):
+        if isinstance(row, Skipped):
+            yield number, row
+            continue
+        kept = {key: value for key, value in row.items() if key != "segment" and not key.endswith("_structure")}
+        yield number, kept
+    source.notes.append("segments are not read; the file is one split of its own")
+
+
+def is_sharegpt4v(source: Source) -> str | None:
+    """A list whose objects hold `conversations`."""
+    talks = isinstance(source.value, list) and isinstance(source.first.get("conversations"), list)
+    return "a JSON list with conversations" if talks else None
+
+
+def read_sharegpt4v(source: Source) -> Rows:
+    """The first answer about a picture is its caption; later turns are about parts of it."""
+    for number, row in read_json(source):
+        if isinstance(row, Skipped):
+            yield number, row
+            continue
+        turns = row.get("conversations")
+        answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") in _ANSWERERS
+                   ] if isinstance(turns, list) else []
+        yield number, {"image": row.get("image"), "caption": answers[0] if answers else None}
+
+
+_ANSWERERS = ("gpt", "assistant", "model")
+
+
+def is_vg_paragraphs(source: Source) -> str | None:
+    """A list with `paragraph` and `image_id`."""
+    named = isinstance(source.value, list) and {"image_id", "paragraph"} <= set(source.first)
+    return "a JSON list with image_id and paragraph" if named else None
+
+
+def read_vg_paragraphs(source: Source) -> Rows:
+    """Visual Genome's paragraphs. A split comes from train_split.json and its like, where they lie beside the file."""
+    splits = {str(name): split for split in ("train", "val", "test")
+              for name in _optional_list(source.folder / f"{split}_split.json")}
+    files = _stems(source)
+    for number, row in read_json(source):
+        if isinstance(row, Skipped):
+            yield number, row
+            continue
+        name = str(row.get("image_id"))
+        yield number, _found(files, name, number) or {
+            "image": files[name][0], "caption": row.get("paragraph"), "split": splits.get(name), "url": row.get("url")}
+    if splits:
+        source.notes.append("splits from train_split.json and its like")
+
+
+def is_localized_narratives(source: Source) -> str | None:
+    """JSON Lines with annotator_id, image_id and caption."""
+    named = {"dataset_id", "image_id", "caption"} <= set(source.first) and not isinstance(source.value, list)
+    return "JSON Lines with dataset_id, image_id and caption" if named else None
+
+
+def read_localized_narratives(source: Source) -> Rows:
+    """Narratives of one picture become its captions; files are found by their stem, COCO's with twelve digits."""
+    files = _stems(source)
+    for number, row in read_jsonl(source):
+        if isinstance(row, Skipped):
+            yield number, row
+            continue
+        name = str(row.get("image_id"))
+        name = next((word for word in (name, name.zfill(12)) if word in files), name)
+        split = re.search("train|val|test", str(row.get("dataset_id")))
+        yield number, _found(files, name, number) or {
+            "image": files[name][0], "caption": row.get("caption"), "split": split[0] if split else None}
+    source.notes.append("splits from dataset_id")
+
+
+def is_dci(source: Source) -> str | None:
+    """A folder of JSON files, or one that holds annotations/ with them, with short_caption and extra_caption."""
+    files = _annotations(source)
+    first = _object(files[0]) if files else None
+    named = isinstance(first, dict) and {"short_caption", "extra_caption"} <= set(first)
+    return f"{len(files)} JSON files with short_caption and extra_caption" if named else None
+
+
+def read_dci(source: Source) -> Rows:
+    """Densely Captioned Images: extra_caption is the caption; full_caption (both) and mask_captions by option."""
+    files = _annotations(source)
+    if not files:
+        raise CollectionError(f"{source.path} holds no JSON annotations, nor does its annotations/; "
+                              "choose another --format")
+    splits = _dci_splits(source)
+    for number, file in enumerate(files, start=1):
+        item = _object(file)
+        if not isinstance(item, dict):
+            yield number, Skipped(file.name, f"not a JSON object ({item})" if item else "not a JSON object", number)
+            continue
+        short, extra = (item.get(key) for key in ("short_caption", "extra_caption"))
+        masks = item.get("mask_data")
+        yield number, {
+            "image": item.get("image"), "caption": extra, "short_caption": short,
+            "full_caption": "\n".join(text for text in (short, extra) if isinstance(text, str) and text.strip()),
+            "mask_captions": [mask["caption"] for mask in masks.values() if _has_caption(mask)]
+            if isinstance(masks, dict) else [],
+            "split": splits.get(Path(str(item.get("image"))).stem) or splits.get(file.stem),
+        }
+    cut = ("splits from splits.json (Meta's, 112 test), which are not GOAL's 5,445/1,999 nor Long-DCI" if splits else
+           "no splits.json, so no splits: the cuts of 112, 1,999, 7,444, 7,602 and 7,805 pictures are not told apart")
+    source.notes.append(f"the caption is extra_caption; {cut}")
+
+
+def _dci_splits(source: Source) -> dict[str, str]:
+    """The stem of a photo or annotation → its split."""
+    file = next((place / "splits.json" for place in (source.path, source.path.parent)
+                 if (place / "splits.json").is_file()), None)
+    found = _object(file) if file else None
+    if not isinstance(found, dict):
+        return {}
+    return {
+        Path(str(item.get("image") or item.get("annotation") if isinstance(item, dict) else item)).stem: split
+        for name, items in found.items() if isinstance(items, list) and (split := normal_split(name))
+        for item in items
+    }
+
+
+def _annotations(source: Source) -> list[Path]:
+    for folder in (source.path / "annotations", source.path):
+        if source.path.is_dir() and folder.is_dir():
+            files = [folder / name for name in replace(source, path=folder).names
+                     if name.lower().endswith(".json") and not name.startswith(".") and name != "splits.json"]
+            if files:
+                return files
+    return []
+
+
+def _object(file: Path) -> Any:
+    """The JSON value of a small file; the reason, as text, where there is none."""
+    try:
+        return parse_json(decode(file.read_bytes()))
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror
+
+
+def _optional_list(file: Path) -> list[Any]:
+    found = _object(file) if file.is_file() else None
+    return found if isinstance(found, list) else []
+
+
+def _stems(source: Source) -> Mapping[str, list[str]]:
+    """The pictures below the file's folder by their stem, as paths relative to it."""
+    files: dict[str, list[str]] = {}
+    for image in find_images(source.folder, hidden=source.hidden):
+        files.setdefault(image.stem, []).append(os.path.relpath(image, source.folder))
+    return files
+
+
+def _found(files: Mapping[str, list[str]], name: str, number: int) -> Skipped | None:
+    """Nothing where just one picture has the name; else the reason."""
+    count = len(files.get(name, ()))
+    if count == 1:
+        return None
+    return Skipped(name, f"{count} pictures have this name: {', '.join(files[name][:3])}" if count else "no such file",
+                   number)
+
+
+def _list_of(source: Source, key: str) -> list[Any]:
+    items = source.value.get(key) if isinstance(source.value, dict) else None
+    if not isinstance(items, list):
+        raise CollectionError(f"{source.path} has no list {key}; choose another --format")
+    return items
+
+
+def _first_of(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    items = value.get(key)
+    return items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else {}
+
+
+def _has_key(item: Any, key: str) -> bool:
+    """Whether an object has a value there that can be looked up."""
+    return isinstance(item, dict) and isinstance(item.get(key), (str, int, float))
+
+
+def _has_caption(mask: Any) -> bool:
+    return isinstance(mask, dict) and isinstance(mask.get("caption"), str)
+
+
+def _one(source: Source) -> bool:
+    return isinstance(source.value, list)

@@ -1,0 +1,168 @@
+"""Rows as they stand in a file become records: which column is what, where the picture lies, which rows are one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from densecap_search.collection.records import Record, Skipped
+from densecap_search.collection.source import Row
+from densecap_search.collection.splits import normal_split
+from densecap_search.errors import CollectionError
+
+IMAGE_COLUMNS = ("image", "filename", "file_name", "filepath", "path", "original_filename", "image_file")
+CAPTION_COLUMNS = ("caption", "captions", "text", "description", "title", "original_caption")
+OWN_COLUMNS = ("id", "split", "group", "burst")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The names, as the file spells them, of the columns that mean something to us."""
+
+    image: str
+    captions: tuple[str, ...]  # the first that a row has is the row's
+    own: Mapping[str, str]  # our word → the file's
+
+
+def matches(name: str, words: Sequence[str | None]) -> bool:
+    """Whether a column is called one of these, whatever its case and the blanks around it."""
+    return str(name).strip().lower() in [str(word).strip().lower() for word in words]
+
+
+def make_records(
+    rows: Sequence[tuple[int, Row | Skipped]], path: Path, folders: Sequence[Path],
+    image_column: str | None, caption_column: str | None,
+) -> tuple[list[Record], list[Skipped]]:
+    """Records in the order of their first rows, and what was left out.
+
+    folders: where relative picture paths are looked up, in turn; ids are relative to the first.
+    """
+    columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, image_column, caption_column)
+    skipped: list[Skipped] = []
+    records: dict[Path, Record] = {}
+    for number, row in rows:
+        record = row if isinstance(row, Skipped) else _record(row, number, folders, columns)
+        if isinstance(record, Skipped):
+            skipped.append(record)
+        elif twin := records.get(record.image):
+            records[record.image] = _merge(twin, record)
+        else:
+            records[record.image] = record
+    return list(records.values()), skipped
+
+
+def _columns(rows: Sequence[Row], path: Path, image_column: str | None, caption_column: str | None) -> _Columns:
+    found = list(dict.fromkeys(key for row in rows for key in row))
+    image = _named(found, image_column, "--image-column", path) or _first(found, IMAGE_COLUMNS)
+    named = _named(found, caption_column, "--caption-column", path)
+    captions = [named] if named else [name for word in CAPTION_COLUMNS if (name := _first(found, (word,))) is not None]
+    if rows and image is None:
+        raise CollectionError(
+            f"{path}: no column names the pictures; columns found: {', '.join(map(str, found)) or 'none'}; "
+            "say which one with --image-column NAME"
+        )
+    if rows and not captions and not path.is_dir():
+        raise CollectionError(
+            f"{path}: no column holds captions; columns found: {', '.join(map(str, found))}; "
+            "say which one with --caption-column NAME"
+        )
+    own = {word: name for word in OWN_COLUMNS if (name := _first(found, (word,))) not in (None, image, *captions)}
+    return _Columns(image or "image", tuple(captions), {word: name for word, name in own.items() if name})
+
+
+def _named(found: Sequence[str], wanted: str | None, option: str, path: Path) -> str | None:
+    if wanted is None or not found:
+        return None
+    name = _first(found, (wanted,))
+    if name is None:
+        raise CollectionError(f"{path}: {option} {wanted} is not there; columns found: {', '.join(map(str, found))}")
+    return name
+
+
+def _first(found: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((name for word in wanted for name in found if matches(name, (word,))), None)
+
+
+def _record(row: Row, number: int, folders: Sequence[Path], columns: _Columns) -> Record | Skipped:
+    value = row.get(columns.image)
+    if isinstance(value, (dict, bytes)):
+        return Skipped("", f"the column {columns.image} holds pictures, not their names; write them to files", number)
+    if not isinstance(value, str) or not value.strip():
+        return Skipped("", f"the column {columns.image} is empty", number)
+    column = next((name for name in columns.captions if row.get(name) is not None), None)
+    captions = _captions(row[column]) if column is not None else ()
+    if captions is None:
+        return Skipped(value, f"the column {column} holds no text", number)
+    image = next((found for folder in folders if (found := _locate(folder, value)) is not None), None)
+    if image is None:
+        return Skipped(value, "no such file", number)
+    own = {word: _word(row.get(name)) for word, name in columns.own.items()}
+    used = {columns.image, column, *columns.own.values()}
+    return Record(
+        image_id=own.get("id") or _image_id(image, folders[0]),
+        image=image,
+        captions=captions,
+        split=normal_split(own.get("split")),
+        group=own.get("group"),
+        burst=own.get("burst"),
+        columns={key: item for key, item in row.items() if key not in used and _is_plain(item)},
+        rows=(number,),
+    )
+
+
+def _merge(first: Record, second: Record) -> Record:
+    new = tuple(caption for caption in second.captions if caption not in first.captions)
+    return replace(
+        first,
+        captions=first.captions + new,
+        split=first.split or second.split,
+        group=first.group or second.group,
+        burst=first.burst or second.burst,
+        columns={**second.columns, **first.columns},
+        rows=first.rows + second.rows,
+    )
+
+
+def _captions(value: Any) -> tuple[str, ...] | None:
+    """One caption or a list of them; blank ones are none. None where the value is no text at all."""
+    if value is None:
+        return ()
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) for item in items):
+        return None
+    return tuple(dict.fromkeys(item for item in items if item.strip()))
+
+
+def _locate(folder: Path, value: str) -> Path | None:
+    """The file that a cell means: as written, trimmed, with Windows' separators, in the other Unicode form."""
+    spellings = [value, value.strip(), PureWindowsPath(value.strip()).as_posix()]
+    spellings += [unicodedata.normalize(form, spellings[-1]) for form in ("NFC", "NFD")]
+    for spelling in dict.fromkeys(spellings):
+        try:
+            candidate = Path(os.path.abspath((folder / spelling).expanduser()))
+            if not stat.S_ISDIR(candidate.stat().st_mode):
+                return candidate
+        except (OSError, ValueError, RuntimeError):  # over-long names, NUL bytes, an unknown ~user
+            continue
+    return None
+
+
+def _image_id(image: Path, folder: Path) -> str:
+    base, name = os.path.abspath(folder), str(image)
+    inside = os.path.commonpath((base, name)) == base if image.drive == Path(base).drive else False
+    return unicodedata.normalize("NFC", Path(os.path.relpath(name, base) if inside else name).as_posix())
+
+
+def _word(value: Any) -> str | None:
+    text = "" if value is None or isinstance(value, (dict, list)) else str(value).strip()
+    return text or None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a column can hold it; an empty text is no value, as an empty cell is none."""
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != ""
