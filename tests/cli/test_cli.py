@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from densecap_search import config
 from densecap_search.cli import main
 from densecap_search.model.tuning import TUNE
+from densecap_search.retrieval.index import INDEX_TYPES
 from densecap_search.training.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,7 @@ def test_every_documented_command_parses():
 
 def test_the_settings_know_the_tables():
     assert set(config.OBJECTIVE_NAMES) == set(OBJECTIVES)
+    assert set(config.INDEX_NAMES) == set(INDEX_TYPES)
     assert set(config.TUNE_MODES) == set(TUNE) == set(config.TUNE_DEFAULTS)
 
 
