@@ -21,6 +21,7 @@ from densecap_search.talk import SILENT, Advance, Talk
 
 if TYPE_CHECKING:
     from densecap_search.collection.records import Skipped
+    from densecap_search.evaluation.compare import Comparison
     from densecap_search.evaluation.evaluate import Report
     from densecap_search.evaluation.outcome import Outcome
     from densecap_search.retrieval.searcher import Hit
@@ -71,16 +72,19 @@ def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
     from densecap_search.evaluation.evaluate import DIRECTIONS
 
     print_reports(outcome.reports, [report.model for report in outcome.reports])
-    comparisons = list(outcome.comparisons)
-    if outcome.retention:
-        now = outcome.retention.now
-        click.echo("\nWhat was retained: the model, and the one before it")
-        print_reports([now, outcome.retention.before], [now.model, outcome.retention.before.model])
-        comparisons.append(outcome.retention.comparison)
-    for comparison in comparisons:
+
+    def tell(comparison: Comparison) -> None:
         click.echo(f"\n{comparison.first} against {comparison.second}:")
         for direction, label in DIRECTIONS.items():
             click.echo(f"  {label}: {verdict('R@1', comparison.differences[direction]['R@1'])}.")
+
+    for comparison in outcome.comparisons:
+        tell(comparison)
+    if outcome.retention:
+        now, before = outcome.retention.now, outcome.retention.before
+        click.echo("\nWhat was retained, with the model and the one before it:")
+        print_reports([now, before], [now.model, before.model])
+        tell(outcome.retention.comparison)
     if outcome.index:
         found = outcome.index
         click.echo(f"\n{found.index} ({found.index_type}, {found.gallery} pictures): text→image R@1/10/50 "

@@ -118,11 +118,11 @@ def _measured(outcome: Outcome, names: Sequence[str]) -> Section:
 
 
 def _figures(title: str, found: Mapping[str, Direction], plots: tuple[Markup, ...] = ()) -> Section:
-    rows = [(name, *(shown(name, direction.figures[name]) for direction in found.values()), MEANINGS[name])
+    rows = [(name, MEANINGS[name], *(shown(name, direction.figures[name]) for direction in found.values()))
             for name in METRICS]
     counts = next(iter(found.values()))
     text = f"{counts.queries} queries, a gallery of {counts.gallery}; in brackets the 95 % interval."
-    return Section(title, (text,), ("figure", *found, "meaning"), tuple(rows), len(found) + 2, plots)
+    return Section(title, (text,), ("figure", "meaning", *found), tuple(rows), 2, plots)
 
 
 def _difference(comparison: Comparison, first: str, second: str, drawn: bool) -> Section:
@@ -142,7 +142,8 @@ def _slices(reports: Sequence[Report], names: Sequence[str], drawn: bool) -> Ite
     if not reports[0].slices:
         return
     parts: list[Mapping[str, Slice]] = [dict(zip(names, row, strict=True))
-                                        for row in zip(*(report.slices for report in reports), strict=False)]
+                                        for row in zip(*(report.slices for report in reports), strict=True)
+                                        if any(row[0].queries.values())]
     for direction, label in DIRECTIONS.items():
         rows = []
         for part in parts:
@@ -188,8 +189,8 @@ def _retention(retention: Retention, target: Report, drawn: bool) -> Iterator[Se
                   zip(mixtures.alphas, mixtures.target, mixtures.retained, strict=True))
     plots = (charts.mixture_curves(mixtures, target.collection, retention.now.collection),) if drawn else ()
     yield Section("Between the model before and after", (
-        "Weights α·after + (1 − α)·before; R@1 in percent, the mean of both directions. `finetune --interpolate α` "
-        "keeps such a mixture.",
+        "Weights α·after + (1 − α)·before; R@1 in percent, the mean of both directions. densecap finetune "
+        "--interpolate keeps such a mixture.",
     ), ("α", target.collection, f"{retention.now.collection} (retained)"), curve, plots=plots)
 
 
