@@ -21,6 +21,7 @@ from densecap_search.terminal import (
     hit_rows,
     print_epochs,
     print_hits,
+    print_outcome,
     print_reports,
     print_table,
     tell_skipped,
@@ -305,7 +306,8 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The index folder.")
 @_model_options
 @_collection_options
-@click.option("--type", "kind", type=click.Choice(["auto", "flat"]), default="auto", show_default=True)
+@click.option("--type", "kind", type=click.Choice(["auto", *config.INDEX_NAMES]), default="auto", show_default=True,
+              help="flat is exact; hnsw, a graph for very many pictures, is not. auto: as it is, or flat.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
@@ -337,7 +339,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
             processes.wait()
         if not processes.first:
             return
-    summary = update_index(found, encoder, model, output, kind="flat" if kind == "auto" else kind, strict=strict,
+    summary = update_index(found, encoder, model, output, kind=None if kind == "auto" else kind, strict=strict,
                            talk=talk)
     tell_skipped(summary.skipped[len(found.skipped):])
     if summary.rebuilt_for:
@@ -439,51 +441,58 @@ def _read_queries(path: Path | None) -> list[str]:
 @click.argument("collection", type=click.Path(path_type=Path))
 @_model_options
 @_collection_options
-@click.option("--against", multiple=True, metavar="M2", help="Another model, measured on the same pictures.")
+@click.option("--against", multiple=True, metavar="M2", help="Another model, compared on the same queries.")
 @click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
+@click.option("--slice", "slices", multiple=True, metavar="COLUMN",
+              help="Also by words, truncated, hardness, or a column of the table. May be given again.")
+@click.option("--index", "index_folder", type=click.Path(path_type=Path, file_okay=False),
+              help="Also through this index's own search.")
+@click.option("--retain", type=click.Path(path_type=Path), metavar="COLLECTION",
+              help="Another collection, with the model and the one before: what fine-tuning has cost there.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
+@click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
              image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
-             against: tuple[str, ...], split: str, precision: str, as_json: bool) -> None:
-    """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank.
+             against: tuple[str, ...], split: str, slices: tuple[str, ...], index_folder: Path | None,
+             retain: Path | None, precision: str, report: Path | None, per_query: Path | None, as_json: bool) -> None:
+    """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
     densecap evaluate photos/ --model runs/mine
     densecap evaluate table.csv --model runs/mine --against starter --split val,test
+    densecap evaluate table.csv --model runs/mine --against starter --report report.html --per-query queries.csv
+    densecap evaluate table.csv --model runs/mine --slice words --slice place
+    densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
     densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
     """
-    from densecap_search.collection.splits import select_splits
-    from densecap_search.evaluation.evaluate import evaluate as run_evaluate
-    from densecap_search.model.sources import load_encoder
-    from densecap_search.retrieval.embeddings import hash_images
-    from densecap_search.training.loop import read_splits
+    from densecap_search.evaluation.per_query import write_per_query
+    from densecap_search.evaluation.report import write_report
+    from densecap_search.evaluation.slices import BUILT_IN
+    from densecap_search.experiments.measurement import run_evaluation
 
-    found = _read(collection, image_column, caption_column, format, hidden)
-    names = [name.strip() for name in split.split(",") if name.strip()]
-    first = _model(None, model_name, pretrained, arch)
-    models = [first, *({"name": name} for name in against)]
-    talk = terminal_talk()
-    chosen = next((splits for model in models if (splits := read_splits(Path(model["name"]))[0])), {})
-    hashed = hash_images(found.captioned, talk=talk) if chosen else None
-    same = {name: split for name, (split, content) in chosen.items() if hashed and hashed[0].get(name) == content}
-    if len(same) < len(chosen):
-        gone = len(chosen) - len(same)
-        talk.say(f"{gone} of the {len(chosen)} pictures that the run split are not here or have changed")
-    records = select_splits(found, names, same)
-    hashed = hashed or hash_images(records, talk=talk)
-    reports = []
-    for model in models:
-        encoder = load_encoder(**model, device=device, precision=precision)
-        _, trained = read_splits(Path(model["name"]))
-        reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
-                                    trained_hashes=trained, hashed=hashed, talk=talk))
-    tell_skipped(reports[0].skipped)
+    for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
+        if path and path.suffix.lower() not in suffixes:
+            raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
+    models = [_model(None, model_name, pretrained, arch), *({"name": name} for name in against)]
+    outcome = run_evaluation(
+        _read(collection, image_column, caption_column, format, hidden), models, device=device, precision=precision,
+        splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
+        slices=(*slices, *(BUILT_IN if report else ())), talk=terminal_talk(),
+        retain=_read(retain, None, None, None, None) if retain else None,
+    )
+    tell_skipped(outcome.reports[0].skipped)
+    if report:
+        write_report(report, outcome)
+        click.echo(f"The report is {report}", err=True)
+    if per_query:
+        write_per_query(per_query, outcome.reports)
     if as_json:
-        for report in reports:
-            click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        for found in outcome.as_json():
+            click.echo(json.dumps(found, ensure_ascii=False))
         return
-    print_reports(reports, [str(model["name"]) for model in models])
+    print_outcome(outcome, sliced=slices)
 
 
 @main.command("experiment")

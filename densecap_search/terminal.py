@@ -21,7 +21,9 @@ from densecap_search.talk import SILENT, Advance, Talk
 
 if TYPE_CHECKING:
     from densecap_search.collection.records import Skipped
+    from densecap_search.evaluation.compare import Comparison
     from densecap_search.evaluation.evaluate import Report
+    from densecap_search.evaluation.outcome import Outcome
     from densecap_search.retrieval.searcher import Hit
 
 LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
@@ -62,6 +64,40 @@ def print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
         if report.trained_on:
             notes.append(f"{report.trained_on} of these pictures were trained on")
         click.echo(f"{name}: {'; '.join(notes)}.")
+
+
+def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
+    """Reports, then what was asked for beside them."""
+    from densecap_search.evaluation.compare import verdict
+    from densecap_search.evaluation.evaluate import DIRECTIONS
+
+    print_reports(outcome.reports, [report.model for report in outcome.reports])
+
+    def tell(comparison: Comparison) -> None:
+        click.echo(f"\n{comparison.first} against {comparison.second}:")
+        for direction, label in DIRECTIONS.items():
+            click.echo(f"  {label}: {verdict('R@1', comparison.differences[direction]['R@1'])}.")
+
+    for comparison in outcome.comparisons:
+        tell(comparison)
+    if outcome.retention:
+        now, before = outcome.retention.now, outcome.retention.before
+        click.echo("\nWhat was retained, with the model and the one before it:")
+        print_reports([now, before], [now.model, before.model])
+        tell(outcome.retention.comparison)
+    if outcome.index:
+        found = outcome.index
+        click.echo(f"\n{found.index} ({found.index_type}, {found.gallery} pictures): text→image R@1/10/50 "
+                   + " / ".join(f"{found.found[f'R@{k}']:.1f}" for k in (1, 10, 50)) + "; by exact search "
+                   + " / ".join(f"{found.exact[f'R@{k}']:.1f}" for k in (1, 10, 50))
+                   + f"; {found.neighbours:.1f} % of the exact first ten are found.")
+    parts = [part for part in outcome.reports[0].slices if part.by in sliced]
+    if parts:
+        click.echo("")
+        rows = [[part.by, part.label, label, str(part.queries[direction]),
+                 *(f"{part.figures[direction][name].value:.{3 if name == 'MRR' else 1}f}" for name in PRINTED)]
+                for part in parts for direction, label in DIRECTIONS.items() if part.queries[direction]]
+        print_table(["slice", "queries that are", "direction", "queries", *PRINTED], rows)
 
 
 def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from densecap_search.evaluation.intervals import (
 from densecap_search.evaluation.metrics import LESS_IS_BETTER, MEDIANS, METRICS, Floats, Ints, statistic
 
 if TYPE_CHECKING:
-    from densecap_search.evaluation.evaluate import Direction
+    from densecap_search.evaluation.evaluate import Direction, Report
 
 LEAST_CLUSTERS = 6  # the fewest differing clusters that can show anything at 5 %: 2 · 2⁻⁵ > 0.05 ≥ 2 · 2⁻⁶
 LEVEL = 0.05
+PERCENT = frozenset(name for name in METRICS if name.startswith("R@"))
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,45 @@ def compare(first: Direction, second: Direction, *, seed: int = 0) -> dict[str, 
         raise CollectionError(f"two reports can only be compared on the same queries; these have {first.queries} and "
                               f"{second.queries} queries of other pictures: evaluate both models on one collection")
     return {name: _difference(name, first, second, seed) for name in METRICS}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two reports on the same queries, by direction and metric."""
+
+    first: str
+    second: str
+    differences: dict[str, dict[str, Difference]]
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape that scripts read."""
+        return {"model": self.second, **{
+            direction: {name: {**asdict(found), "equal": found.equal, "smallest_visible": smallest_visible(
+                found, percent=name in PERCENT)} for name, found in differences.items()}
+            for direction, differences in self.differences.items()
+        }}
+
+
+def compare_reports(first: Report, second: Report) -> Comparison:
+    """Both directions of two reports."""
+    others = second.directions()
+    return Comparison(first.model, second.model, {
+        direction: compare(found, others[direction]) for direction, found in first.directions().items()})
+
+
+def verdict(name: str, difference: Difference) -> str:
+    """One sentence: whether this set can tell the two apart by a figure, and what it could have shown."""
+    if not difference.wins + difference.losses:
+        return f"both are the same on all {difference.queries} queries"
+    unit = " points" if name in PERCENT else ""
+    form = ".1f" if name in PERCENT else ".3g"
+    amount = (f"{name} differs by {difference.value:+{form}}{unit} ({difference.low:+{form}} to "
+              f"{difference.high:+{form}}, p = {difference.p_value:.2g})")
+    if difference.told_apart:
+        return f"{amount}: chance is an unlikely explanation"
+    smallest = smallest_visible(difference, percent=name in PERCENT)
+    return (f"{amount}: these {difference.queries} queries cannot tell the two apart; a difference below about "
+            f"{smallest:{form}}{unit} is too small for them to show")
 
 
 def smallest_visible(difference: Difference, *, percent: bool) -> float:

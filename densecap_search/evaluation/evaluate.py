@@ -10,7 +10,7 @@ from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import CollectionError
 from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, summarise
 from densecap_search.evaluation.pairs import Pairs, in_order
-from densecap_search.evaluation.slices import Slice, slice_queries
+from densecap_search.evaluation.slices import Parts, Slice, measure_parts, part_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
 from densecap_search.retrieval.embeddings import embed_images, embed_texts, hash_images
@@ -76,6 +76,7 @@ class Report:
     trained_on: int = 0
     slices: tuple[Slice, ...] = ()
     rule: str = RULE
+    parts: tuple[Parts, ...] = field(default=(), compare=False, repr=False)  # which queries are in which slice
     pairs: Pairs | None = field(default=None, compare=False, repr=False)  # what the ranks came from
 
     def as_json(self) -> dict[str, Any]:
@@ -96,13 +97,13 @@ class Report:
 def evaluate(
     encoder: DualEncoder, records: Sequence[Record], *, model: str, collection: str, splits: Sequence[str],
     trained_hashes: frozenset[str] = frozenset(), hashed: Hashed | None = None, workers: int | None = None,
-    slices: Sequence[str] = (), talk: Talk = SILENT,
+    slices: Sequence[str] | Sequence[Parts] = (), talk: Talk = SILENT,
 ) -> Report:
     """Retrieval among the captioned records, in both directions, by exact cosine in float32.
 
     trained_hashes: content hashes of the pictures that the model was trained on; those among the records are counted.
     hashed: what :func:`hash_images` found of these records, or of more, where it has been called already.
-    slices: by what the queries are also measured in parts; see :func:`slice_queries`.
+    slices: by what the queries are also measured in parts (:func:`part_queries`), or the parts of another report.
     """
     hashes, unreadable = hashed or hash_images(records, talk=talk, workers=workers)
     asked = {str(record.image) for record in records}
@@ -116,11 +117,18 @@ def evaluate(
                               + (f"; the first: {skipped[0]}" if skipped else ""))
     text, truncation = embed_texts(encoder, [caption for record in kept for caption in record.captions], talk=talk)
     pairs = Pairs.of(kept, embeddings.vectors, text, hashes)
+    parts = _parts(encoder, pairs, slices)
     text_ranks, image_ranks = pairs.text_to_image(), pairs.image_to_text()
     return Report(
         model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), truncation,
         text_to_image=Direction.of(text_ranks, pairs.picture[pairs.owner], len(kept)),
         image_to_text=Direction.of(image_ranks, pairs.picture, len(pairs.captions)),
         skipped=skipped, trained_on=sum(hashes[record.image_id] in trained_hashes for record in kept),
-        slices=slice_queries(encoder, pairs, text_ranks, image_ranks, slices), pairs=pairs,
+        slices=measure_parts(parts, pairs, text_ranks, image_ranks), parts=parts, pairs=pairs,
     )
+
+
+def _parts(encoder: DualEncoder, pairs: Pairs, slices: Sequence[str] | Sequence[Parts]) -> tuple[Parts, ...]:
+    given = [each for each in slices if isinstance(each, Parts)]
+    names = [each for each in slices if isinstance(each, str)]
+    return (*given, *part_queries(encoder, pairs, names))

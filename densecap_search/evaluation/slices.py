@@ -40,27 +40,45 @@ class Slice:
         return {"by": self.by, "label": self.label, **parts}
 
 
-def slice_queries(encoder: DualEncoder, pairs: Pairs, text_ranks: Ranks, image_ranks: Ranks, names: Sequence[str]
-                  ) -> tuple[Slice, ...]:
+@dataclass(frozen=True)
+class Parts:
+    """The queries by one property: the labels of the parts in order, and the label of each caption and picture."""
+
+    by: str
+    order: Labels
+    captions: Labels
+    pictures: Labels
+
+
+def part_queries(encoder: DualEncoder, pairs: Pairs, names: Sequence[str]) -> tuple[Parts, ...]:
     """names: ``words``, ``truncated``, ``hardness`` (see BUILT_IN), or columns of the records.
 
     A picture, as a query, is where its longest, its cut, or its least distinct caption is.
     """
-    slices: list[Slice] = []
+    parts = []
     for name in dict.fromkeys(names):
         if name in BUILT_IN:
-            of_captions, describe = BUILT_IN[name](encoder, pairs)
-            of_pictures = np.full(len(pairs.records), -np.inf)
-            np.maximum.at(of_pictures, pairs.owner, of_captions)
-            order, labels = describe(of_captions)
-            _, picture_labels = describe(of_pictures)
+            values, describe = BUILT_IN[name](encoder, pairs)
+            most = np.full(len(pairs.records), -np.inf)
+            np.maximum.at(most, pairs.owner, values)
+            order, captions = describe(values)
+            pictures = describe(most)[1]
         else:
-            order, picture_labels = _column(pairs.records, name)
-            labels = [picture_labels[owner] for owner in pairs.owner]
-        sides = {"text_to_image": (text_ranks, np.array(labels), pairs.picture[pairs.owner]),
-                 "image_to_text": (image_ranks, np.array(picture_labels), pairs.picture)}
-        slices.extend(_measure(name, label, sides) for label in order)
-    return tuple(slices)
+            order, pictures = _column(pairs.records, name)
+            captions = [pictures[owner] for owner in pairs.owner]
+        parts.append(Parts(name, order, captions, pictures))
+    return tuple(parts)
+
+
+def measure_parts(parts: Sequence[Parts], pairs: Pairs, text_ranks: Ranks, image_ranks: Ranks) -> tuple[Slice, ...]:
+    """The figures of every part, in both directions."""
+    return tuple(
+        _measure(each.by, label, {
+            "text_to_image": (text_ranks, np.array(each.captions), pairs.picture[pairs.owner]),
+            "image_to_text": (image_ranks, np.array(each.pictures), pairs.picture),
+        })
+        for each in parts for label in each.order
+    )
 
 
 def _measure(by: str, label: str, sides: Mapping[str, tuple[Ranks, Any, Ints]]) -> Slice:
@@ -87,8 +105,10 @@ def _truncated(encoder: DualEncoder, pairs: Pairs) -> tuple[Floats, Describe]:
     lengths = [length for start in range(0, len(pairs.captions), 1024)
                for length in encoder.tokenize(pairs.captions[start:start + 1024]).lengths]
     whole, cut = (f"{word} by the window of {encoder.context_length} tokens" for word in ("read whole", "cut"))
+
     def describe(values: Floats) -> tuple[Labels, Labels]:
         return [whole, cut], [cut if value > 0 else whole for value in values]
+
     return np.array([length > encoder.context_length for length in lengths], np.float64), describe
 
 
@@ -135,6 +155,7 @@ def _thirds(values: Floats, forms: tuple[str, str, str], open_end: bool = False)
 
     def describe(of: Floats) -> tuple[Labels, Labels]:
         return labels, [labels[part] for part in np.searchsorted(starts, of, side="right")]
+
     return describe
 
 

@@ -218,7 +218,8 @@ class _Grid:
 
 def _measured(direction: Direction) -> Measured:
     figures = {name: figure.value for name, figure in direction.figures.items()}
-    return Measured(figures, tuple(direction.ranks.rank.tolist()), tuple(direction.clusters.tolist()), direction.gallery)
+    ranks, clusters = direction.ranks.rank, direction.clusters
+    return Measured(figures, tuple(ranks.tolist()), tuple(clusters.tolist()), direction.gallery)
 
 
 def _read_tests(file: Path) -> tuple[dict[str, int], dict[str, dict[str, Measured]]]:

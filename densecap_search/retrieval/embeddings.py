@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -263,12 +264,21 @@ class RowCache:
 
     def _read(self, names: Path) -> None:
         try:
-            rows = np.load(names.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
-            keys = names.read_text(encoding="utf-8").split("\n")
+            stamps = [path.stat() for path in (names, names.with_suffix(".npy"))]
+            self._place.update(_read_part(names, tuple((stamp.st_mtime_ns, stamp.st_size) for stamp in stamps)))
         except (OSError, ValueError):
             return  # a damaged part is as good as none: its rows are computed again
-        if len(keys) == len(rows):
-            self._place.update({key: (rows, row) for row, key in enumerate(keys)})
+
+
+@lru_cache(maxsize=4096)  # training asks after every epoch
+def _read_part(names: Path, stamp: tuple[tuple[int, int], ...]) -> dict[str, tuple[Array, int]]:
+    """Key → where its row is. stamp: time and size of both files, by which a part is the same as before."""
+    del stamp
+    rows = np.load(names.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+    keys = names.read_text(encoding="utf-8").split("\n")
+    if len(keys) != len(rows):
+        raise ValueError(f"{names} has {len(keys)} keys for {len(rows)} rows")
+    return {key: (rows, row) for row, key in enumerate(keys)}
 
 
 @contextmanager

@@ -31,15 +31,17 @@ class IndexSummary:
 
 
 def update_index(
-    collection: Collection, encoder: DualEncoder, model: dict[str, Any], folder: Path, *, kind: str = "flat",
+    collection: Collection, encoder: DualEncoder, model: dict[str, Any], folder: Path, *, kind: str | None = None,
     strict: bool = False, workers: int | None = None, talk: Talk = SILENT,
 ) -> IndexSummary:
     """Make an index of a collection, or bring one up to date: only new or changed content is encoded.
 
+    kind: of INDEX_TYPES; None: that of the index that is there, or flat.
     model: how to load the encoder again (keywords of :func:`load_encoder`), kept in the manifest. strict: a picture
     that cannot be used is an error, and the index stays as it was.
     """
     old, known = _before(folder, encoder, talk)
+    kind = kind or (old.manifest.index_type if old else "flat")
     same = old is not None and old.manifest.fingerprint == encoder.fingerprint()
     hashes, unreadable = hash_images(collection.records, talk=talk, workers=workers)
     records = [record for record in collection.records if record.image_id in hashes]

@@ -6,7 +6,7 @@ Source: Wortsman et al. 2022, arXiv:2109.01903.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from densecap_search.files import write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.embeddings import hash_images
-from densecap_search.talk import Talk
+from densecap_search.talk import SILENT, Talk
 from densecap_search.training.data import TrainingData
 
 ALPHAS = tuple(step / 10 for step in range(11))
@@ -67,6 +67,32 @@ def apply(run: Path, original: Mapping[str, Tensor], config: RunConfig, train: T
     return curve
 
 
+Figures = dict[str, dict[str, float]]  # direction → metric → value
+
+
+def measure_mixtures(
+    encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor],
+    sets: Mapping[str, tuple[Sequence[Record], Mapping[str, str]]], *, cached: bool, workers: int | None = None,
+    talk: Talk = SILENT,
+) -> dict[str, list[Figures]]:
+    """Retrieval on several sets of records (each with its content hashes) at every α of ALPHAS; by name of the set.
+
+    cached: whether the towers are the same in all mixtures. The encoder is left with the last one's weights.
+    """
+    found: dict[str, list[Figures]] = {name: [] for name in sets}
+    for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
+        encoder.model.load_state_dict(mix(original, tuned, alpha))
+        for name, (records, hashes) in sets.items():
+            readable = [record for record in records if record.image_id in hashes]
+            found[name].append(embed_pairs(encoder, readable, hashes, cached=cached, workers=workers).mean_figures())
+    return found
+
+
+def mean_recall_at_1(figures: Figures) -> float:
+    """Mean of both directions, percent."""
+    return sum(direction["R@1"] for direction in figures.values()) / len(figures)
+
+
 def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], config: RunConfig,
             train: TrainConfig, data: TrainingData, talk: Talk) -> Curve:
     if not data.splits.val:
@@ -77,14 +103,9 @@ def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping
         retained = read_collection(Path(config.data.retain)).captioned
         sets["retain"] = retained
         hashes |= hash_images(retained, workers=train.workers)[0]
-    found: dict[str, list[float]] = {name: [] for name in sets}
-    for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
-        encoder.model.load_state_dict(mix(original, tuned, alpha))
-        for name, records in sets.items():
-            readable = [record for record in records if record.image_id in hashes]
-            figures = embed_pairs(encoder, readable, hashes, cached=train.tune == "heads",
-                                  workers=train.workers).mean_figures()
-            found[name].append(sum(direction["R@1"] for direction in figures.values()) / 2)
+    measured = measure_mixtures(encoder, original, tuned, {name: (records, hashes) for name, records in sets.items()},
+                                cached=train.tune == "heads", workers=train.workers, talk=talk)
+    found = {name: [mean_recall_at_1(figures) for figures in curve] for name, curve in measured.items()}
     total = [sum(values) for values in zip(*found.values(), strict=True)]
     best = max(range(len(ALPHAS)), key=lambda number: (total[number], ALPHAS[number]))
     return Curve(ALPHAS[best], ALPHAS, tuple(found["val"]), tuple(found["retain"]) if "retain" in found else None)

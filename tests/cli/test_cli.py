@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from helpers import make_photos, make_tiny
 
 from densecap_search import config
 from densecap_search.cli import main
+from densecap_search.model.checkpoint import save_encoder
 from densecap_search.model.tuning import TUNE
+from densecap_search.retrieval.index import INDEX_TYPES, load_index
 from densecap_search.training.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +67,7 @@ def test_every_documented_command_parses():
 
 def test_the_settings_know_the_tables():
     assert set(config.OBJECTIVE_NAMES) == set(OBJECTIVES)
+    assert set(config.INDEX_NAMES) == set(INDEX_TYPES)
     assert set(config.TUNE_MODES) == set(TUNE) == set(config.TUNE_DEFAULTS)
 
 
@@ -162,3 +166,93 @@ def test_models_lists_the_starter_first():
     assert rows[0]["name"] == "starter"
     assert "openai" in next(row for row in rows if row["name"] == "ViT-B-16")["pretrained"]
     assert not any(row["name"].startswith("coca") for row in rows)
+
+
+def test_evaluate_writes_a_page_tables_and_a_row_a_query(photos: Path, tiny_run: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    save_encoder(make_tiny(seed=1), other)
+    words = ["evaluate", photos, "--model", tiny_run, "--against", other, "--split", "all"]
+    done = run(*words, "--report", tmp_path / "r.html", "--per-query", tmp_path / "q.csv", "--slice", "words")
+    assert "R@1 differs by " in done.output or "both are the same on all 24 queries" in done.output
+    assert re.search(r"words +all alike +text→image +24 ", done.output)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    for expected in ("24 captions search 24 pictures", "split all", "half of the wrong ones that score the same",
+                     "every caption is a query", "mean of 1/rank", "tiny against other", "What came first instead, text→image",
+                     "hardness", "no caption is longer than the window of 248 tokens"):
+        assert expected in page, expected
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert page.count("<img") == 2 * 2 + 1 + 2 + 2 * (12 + 6)  # curves, differences, slices, confused pairs
+    with (tmp_path / "q.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 24
+    found = [json.loads(line) for line in run(*words, "--json").stdout.splitlines()]
+    for model, figures in ((str(tiny_run), found[0]), (str(other), found[1])):
+        ranks = [float(row["rank"]) for row in rows if (row["model"], row["direction"]) == (model, "text_to_image")]
+        assert figures["text_to_image"]["mean_rank"]["value"] == pytest.approx(sum(ranks) / 24)
+        assert all((float(row["right_score"]) < float(row["first_score"])) == (float(row["rank"]) > 1) for row in rows)
+    difference = found[0]["against"][0]["text_to_image"]["mean_rank"]
+    assert found[0]["against"][0]["model"] == str(other)
+    assert difference["value"] == pytest.approx(found[0]["text_to_image"]["mean_rank"]["value"]
+                                                - found[1]["text_to_image"]["mean_rank"]["value"])
+    assert difference["wins"] + difference["losses"] + difference["equal"] == 24
+
+    run(*words, "--report", tmp_path / "r.md")
+    tables = (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert "| R@1 | share of queries, in percent, for which a right answer comes first | " in tables
+    assert "<" not in tables.replace("<br>", "")
+
+
+@pytest.mark.parametrize("kind", config.INDEX_NAMES)
+def test_evaluate_through_an_index_gives_the_exact_figures_of_a_small_one(kind: str, photos: Path, tiny_run: Path, tmp_path: Path):
+    run("index", photos, "--model", tiny_run, "--type", kind, "-o", tmp_path / "index")
+    run("index", photos, "--model", tiny_run, "-o", tmp_path / "index")
+    assert load_index(tmp_path / "index").manifest.index_type == kind  # auto: as it is
+    words = ["evaluate", photos, "--model", tiny_run, "--split", "all", "--index", tmp_path / "index"]
+    found = json.loads(run(*words, "--json").stdout)
+    exact = {name: found["text_to_image"][name]["value"] for name in ("R@1", "R@5", "R@10", "R@25", "R@50")}
+    assert found["index"]["exact"] == found["index"]["found"] == exact
+    assert (found["index"]["index_type"], found["index"]["neighbours"], found["index"]["missing"]) == (kind, 100.0, 0)
+    assert f"({kind}, 24 pictures)" in run(*words).output
+    save_encoder(make_tiny(seed=1), tmp_path / "other")
+    words[3] = tmp_path / "other"
+    assert f"was built by {tiny_run}" in run(*words, code=1).stderr
+
+
+def test_what_an_index_lacks_is_never_found_through_it(photos: Path, tiny_run: Path, tmp_path: Path):
+    (tmp_path / "few").mkdir()
+    for path in [*photos.glob("red-*"), *photos.glob("blue-left-*")]:
+        (tmp_path / "few" / f"moved-{path.name}").write_bytes(path.read_bytes())
+    run("index", tmp_path / "few", "--model", tiny_run, "-o", tmp_path / "index")
+    found = json.loads(run("evaluate", photos, "--model", tiny_run, "--split", "all", "--index", tmp_path / "index",
+                           "--json").stdout)["index"]
+    assert (found["gallery"], found["missing"], found["found"]["R@50"]) == (8, 16, pytest.approx(100 * 8 / 24))
+
+
+def test_retention_measures_a_second_collection_before_and_after_and_between(photos: Path, tiny_run: Path, tmp_path: Path):
+    other = make_photos(tmp_path / "other")
+    for path in other.glob("*.txt"):
+        path.write_text(path.read_text().replace("white table", "desk"))
+    run("finetune", photos, "--model", tiny_run, "--tune", "heads", "--epochs", "4", "--batch-size", "8",
+        "--checkpoint", "last", "-o", tmp_path / "run")
+    words = ["evaluate", photos, "--model", tmp_path / "run", "--split", "val,test", "--retain", other]
+    found = json.loads(run(*words, "--json").stdout)["retention"]
+    assert (found["before"]["model"], found["now"]["splits"]) == (str(tiny_run), ["all"])
+    assert found["now"]["text_to_image"]["queries"] == 24
+    mixtures = found["mixtures"]
+    assert (len(mixtures["alphas"]), mixtures["alphas"][0], mixtures["alphas"][-1]) == (11, 0.0, 1.0)
+    for side, place in (("before", 0), ("now", -1)):
+        mean = sum(found[side][direction]["R@1"]["value"] for direction in ("text_to_image", "image_to_text")) / 2
+        assert mixtures["retained"][place] == pytest.approx(mean)
+    difference = found["difference"]["text_to_image"]["MRR"]["value"]
+    assert difference == pytest.approx(found["now"]["text_to_image"]["MRR"]["value"]
+                                       - found["before"]["text_to_image"]["MRR"]["value"])
+    assert "What was retained" in run(*words, "--report", tmp_path / "r.html").output
+    assert "Between the model before and after" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    words[3] = tiny_run
+    words[5] = "all"
+    assert "is no run folder; name that model with --against" in run(*words, code=1).stderr
+
+
+def test_a_report_of_an_unknown_kind_is_a_usage_error_before_any_work(photos: Path):
+    assert "r.pdf must end in .html or .md" in run("evaluate", photos, "--model", "nope", "--report", "r.pdf", code=2).stderr
+    assert "q.txt must end in .csv" in run("evaluate", photos, "--model", "nope", "--per-query", "q.txt", code=2).stderr

@@ -13,7 +13,7 @@ from helpers import make_photos
 from densecap_search.errors import RunError, TrainingStopped
 from densecap_search.evaluation.metrics import Ranks
 from densecap_search.experiments import grid
-from densecap_search.experiments.grid import Outcome, Measured, run_experiment
+from densecap_search.experiments.grid import Measured, Outcome, run_experiment
 from densecap_search.experiments.plan import BEFORE, Experiment, load_experiment
 from densecap_search.experiments.report import markdown, write_reports
 from densecap_search.experiments.results import against_setting, learning_curves, summarise

@@ -24,7 +24,7 @@ def test_a_published_experiment_runs_through_at_tiny_size(file: Path, tmp_path: 
     photos = str(make_photos(tmp_path / "photos"))
     small = [("model.name", str(tiny_run)), ("model.context_length", None), ("train.epochs", 1), ("train.batch_size", 8),
              ("train.micro_batch", 4), ("data.val_share", 0.2)]
-    experiment = replace(published.with_changes({name: photos for name in published.collections}, small), seeds=(42,))
+    experiment = replace(published.with_changes(dict.fromkeys(published.collections, photos), small), seeds=(42,))
     outcomes = run_experiment(experiment, tmp_path / "out", talk=SILENT)
     assert [outcome.failed for outcome in outcomes if outcome.failed] == []
     rows = summarise(outcomes, experiment.baseline, experiment.expect)
