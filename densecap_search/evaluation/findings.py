@@ -28,7 +28,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """kind: a word for scripts. count: of what, ``what`` says. do: what to do about it; "" where nothing needs repair."""
+    """kind: a word for scripts. count: of what, ``what`` says. do: how to repair it; "" where nothing needs repair."""
 
     kind: str
     count: int
@@ -48,29 +48,30 @@ class Reason:
 
 def by_reason(skipped: Iterable[Skipped]) -> tuple[Reason, ...]:
     """Skips by kind of reason, most frequent first."""
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[Skipped]] = {}
     for skip in skipped:
-        kind = re.sub(r"\d[\d,.×]*", "N", re.sub(r" \(.*\)$", "", skip.reason))
-        kinds.setdefault(kind, []).append(str(skip))
-    found = [Reason(kind, len(texts), tuple(texts[:EXAMPLES])) for kind, texts in kinds.items()]
+        kinds.setdefault(re.sub(r"\d[\d,.×]*", "N", _brief(skip)), []).append(skip)
+    found = [Reason(kind if len(skips) > 1 else _brief(skips[0]), len(skips), tuple(map(str, skips[:EXAMPLES])))
+             for kind, skips in kinds.items()]
     return tuple(sorted(found, key=lambda reason: -reason.count))
 
 
 def of_files(collection: Collection, pictures: Pictures | None) -> Iterator[Finding]:
     """Rows and files that cannot be used."""
     if collection.skipped:
-        yield _left_out("skipped", "rows were skipped while reading", collection.skipped, "mend these rows")
+        yield _left_out("skipped", _number(len(collection.skipped), "row was", "rows were") + " skipped while reading",
+                        collection.skipped, "mend these rows")
     if pictures is not None and pictures.broken:
-        yield _left_out("broken", "pictures cannot be opened", pictures.broken,
+        yield _left_out("broken", f"{_pictures(len(pictures.broken))} cannot be opened", pictures.broken,
                         "mend or remove them; training and indexing leave them out")
     empty = [record for record in collection.records if not record.captions]
     if empty:
-        yield Finding("no caption", len(empty), f"{len(empty)} pictures have no caption",
+        yield Finding("no caption", len(empty), _number(len(empty), "picture has", "pictures have") + " no caption",
                       "describe them; without a caption they can be indexed but not trained on",
                       _each(empty))
     if pictures is not None and pictures.blank:
         blank = [record for record in collection.records if record.image_id in set(pictures.blank)]
-        yield Finding("blank", len(blank), f"{len(blank)} pictures are nearly of one colour",
+        yield Finding("blank", len(blank), _number(len(blank), "picture is", "pictures are") + " nearly of one colour",
                       "remove those that show nothing", _each(blank))
 
 
@@ -80,16 +81,17 @@ def of_pictures(records: Sequence[Record], copies: Sequence[Sequence[int]], near
     loose = [group for group in copies if not _declared(records, group, ("group",))]
     if loose:
         count = sum(len(group) - 1 for group in loose)
-        yield Finding("same picture", count, f"{count} pictures are copies of another, byte for byte",
+        yield Finding("same picture", count,
+                      _number(count, "picture is a copy", "pictures are copies") + " of another, byte for byte",
                       "remove the copies or give each picture and its copies one `group`",
                       tuple(_together(records, group, f"{len(group)} copies") for group in loose[:EXAMPLES]))
     alike = [group for group in near.groups if not _declared(records, group, ("group", "burst"))]
     if alike:
         rows = {row for group in alike for row in group}
-        pairs = [pair for pair in near.pairs if pair[0] in rows and not _declared(records, pair[:2], ("group", "burst"))]
+        pairs = [pair for pair in near.pairs if not _declared(records, pair[:2], ("group", "burst"))]
         yield Finding("nearly the same picture", len(rows),
-                      f"{len(rows)} pictures look almost the same as another (difference hashes at most {NEAR_BITS} of 64 "
-                      "bits apart)",
+                      f"{len(rows)} pictures look almost the same as another (difference hashes at most {NEAR_BITS} "
+                      "of 64 bits apart)",
                       "" if split else "give those that belong together one `burst`: it stays on one side of a split",
                       tuple(_together(records, pair[:2], _bits(pair[2])) for pair in pairs[:EXAMPLES]))
 
@@ -100,25 +102,26 @@ def of_captions(records: Sequence[Record], equal: Sequence[Sequence[int]], almos
     loose = [group for group in equal if not _declared(records, group, ("group",))]
     if loose:
         count = len({row for group in loose for row in group})
-        yield Finding("same caption", count, f"{count} pictures share their caption with another",
+        yield Finding("same caption", count, f"{_pictures(count)} share their caption with another",
                       "say what tells them apart: no search can, and they are never each other's negatives",
                       tuple(_together(records, group, f"{len(group)} pictures") for group in loose[:EXAMPLES]))
     loose = [group for group in almost if not _declared(records, group, ("group",))]
     if loose:
         count = len({row for group in loose for row in group})
         yield Finding("nearly the same caption", count,
-                      f"{count} pictures have a caption that differs from another's only in case, spaces or punctuation",
-                      "make such captions equal, or say what tells the pictures apart: now they are each other's negatives",
+                      f"{count} pictures have a caption that is another's but for case, spaces or punctuation",
+                      "make these captions equal, or say what tells the pictures apart",
                       tuple(_together(records, group, f"{len(group)} pictures") for group in loose[:EXAMPLES]))
 
 
 def of_leaks(records: Sequence[Record], leaks: Sequence[Leak] | None) -> Iterator[Finding]:
     """What the splits of the table share."""
     for leak in leaks or ():
+        has, sides = "have" if leak.count > 1 else "has", f"{leak.later} and {leak.earlier}"
         yield Finding(f"leak: {leak.kind}", leak.count,
-                      f"{leak.count} of {leak.later} {'have' if leak.count > 1 else 'has'} the {leak.kind} in {leak.earlier}",
+                      f"{leak.count} of {leak.later} {has} the {leak.kind} in {leak.earlier}",
                       f"take them out of {leak.earlier} or out of {leak.later}: figures on {leak.later} are too good",
-                      tuple(_together(records, twin, f"{leak.later} and {leak.earlier}") for twin in leak.twins[:EXAMPLES]))
+                      tuple(_together(records, twin, sides) for twin in leak.twins[:EXAMPLES]))
 
 
 def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterator[Finding]:
@@ -127,11 +130,14 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
         return
     share = cut_share(geometry.truncation)
     if geometry.truncation.truncated:
-        yield Finding("cut captions", geometry.truncation.truncated, f"{share:.1f} %: {geometry.truncation}",
-                      "" if share < CUT_AT_MOST else "choose a longer window with --context-length, or shorten the captions")
+        longer = "choose a longer window with --context-length, or shorten the captions"
+        yield Finding("cut captions", geometry.truncation.truncated,
+                      f"{share:.1f} % of the captions are cut: {geometry.truncation}",
+                      longer if share >= CUT_AT_MOST else "")
     if geometry.same_when_cut:
         yield Finding("same when cut", geometry.same_when_cut,
-                      f"{geometry.same_when_cut} captions are equal to another as far as the window reaches",
+                      _number(geometry.same_when_cut, "caption is", "captions are")
+                      + " equal to another up to the end of the window",
                       "choose a longer window with --context-length: to this model they are the same caption")
     near = geometry.near
     if near.groups:
@@ -145,9 +151,22 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
                       tuple(_together(records, pair[:2], f"cosine {pair[2]:.3f}") for pair in near.pairs[:EXAMPLES]))
 
 
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _pictures(count: int) -> str:
+    return _number(count, "picture", "pictures")
+
+
+def _brief(skip: Skipped) -> str:
+    """The reason without its details in brackets."""
+    return re.sub(r" \(.*\)$", "", skip.reason)
+
+
 def _left_out(kind: str, what: str, skipped: Sequence[Skipped], do: str) -> Finding:
-    reasons = ", ".join(f"{reason.count} {reason.reason}" for reason in by_reason(skipped))
-    return Finding(kind, len(skipped), f"{len(skipped)} {what}: {reasons}", do,
+    reasons = ", ".join(f"{reason.reason} ({reason.count})" for reason in by_reason(skipped))
+    return Finding(kind, len(skipped), f"{what}: {reasons}", do,
                    tuple(Example(note=str(skip)) for skip in skipped[:EXAMPLES]))
 
 

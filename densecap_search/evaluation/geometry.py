@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class Geometry:
     share; shares: of pairs at least this similar, percent. hardest: percentiles of each caption's most similar
     companion, in the whole collection; hardest_in_batch: their mean in a random batch. near: rows of captioned
     records whose captions have at least NEAR_COSINE; its pairs are the most similar of all, near or not.
+    batch_size, logit_scale: what solved was asked for; a batch holds at most the different captions that there are.
     """
 
     model: str
@@ -98,6 +100,7 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     lengths, keys = token_keys(encoder, captions)
     length_of = dict(zip(captions, lengths, strict=True))
     tokens = [length_of[caption] for record in records for caption in record.captions]
+    windows = tuple(Truncation.of(tokens, window) for window in WINDOWS)
     groups = np.array(group_numbers(records), dtype=np.int64)
     rows = np.flatnonzero(groups == np.arange(len(groups)))  # one of each group
     vectors, _ = embed_texts(encoder, [records[row].captions[0] for row in rows], talk=talk)
@@ -110,14 +113,16 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     solved = _asked(vectors, batch_size, logit_scale)
     return Geometry(
         model=model, truncation=Truncation.of(tokens, encoder.context_length),
-        windows=tuple(Truncation.of(tokens, window) for window in WINDOWS), tokens=percentiles(tokens, (5, 50, 95, 100)),
-        lengths=histogram(tokens), longest_window=longest_window(encoder.model.text),
-        same_when_cut=len(captions) - len(set(keys)), mean=_mean(pairs), deviation=float(pairs.std()) if len(pairs) else math.nan,
+        windows=windows, tokens=percentiles(tokens, (5, 50, 95, 100)), lengths=histogram(tokens),
+        longest_window=longest_window(encoder.model.text), same_when_cut=_same_when_cut(lengths, keys, encoder),
+        mean=_mean(pairs), deviation=float(pairs.std()) if len(pairs) else math.nan,
         similarity=percentiles(pairs, PERCENTILES), centred=percentiles(centred, PERCENTILES),
         shares={f"{share:g}": 100 * _mean(pairs >= share) for share in SHARES},
         hardest=percentiles(hardest, (50, 90, 100)), hardest_mean=_mean(hardest), companions=histogram(hardest),
-        hardest_in_batch=_hardest_in_batch(vectors, batch_size), near=_near(vectors, companions, hardest, rows, len(records)),
-        logit_scale=logit_scale, batch_size=batch_size, solved=solved, predictions=predictions, advice=advise(solved),
+        hardest_in_batch=_hardest_in_batch(vectors, batch_size),
+        near=_near(vectors, companions, hardest, rows, len(records)),
+        logit_scale=logit_scale, batch_size=min(batch_size, len(vectors)), solved=solved, predictions=predictions,
+        advice=advise(solved),
     )
 
 
@@ -168,9 +173,18 @@ def histogram(values: Sequence[float] | Array, bins: int = 40) -> Histogram:
     return Histogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
 
 
+def _same_when_cut(lengths: Sequence[int], keys: Sequence[bytes], encoder: DualEncoder) -> int:
+    """How many of different captions have the tokens of another within the window, because one of them is cut."""
+    groups: dict[bytes, list[int]] = {}
+    for length, key in zip(lengths, keys, strict=True):
+        groups.setdefault(key, []).append(length)
+    return sum(len(group) - 1 for group in groups.values() if max(group) > encoder.context_length)
+
+
 def _asked(vectors: Array, batch_size: int, logit_scale: float) -> float:
     """The prediction for the batches that training would take: all captions where there are fewer."""
-    return 100 * float(np.mean(_losses(vectors, min(batch_size, len(vectors)), logit_scale) < SOLVED))
+    losses = _losses(vectors, min(batch_size, len(vectors)), logit_scale)
+    return 100 * float(np.mean(losses < SOLVED))
 
 
 def _losses(vectors: Array, batch_size: int, logit_scale: float) -> Array:
@@ -218,5 +232,5 @@ def _near(vectors: Array, companions: Ints, hardest: Array, rows: Ints, count: i
     return Near(groups, tuple(pairs))
 
 
-def _mean(values: Array) -> float:
+def _mean(values: Any) -> float:
     return float(values.mean()) if values.size else math.nan

@@ -35,6 +35,7 @@ class Inventory:
     lengths: Histogram
     sharing_a_caption: int  # pictures whose caption, or group, another picture has too
     left_out: tuple[Reason, ...]  # the skipped rows, by reason
+    read_as: str = ""  # how the collection was read and why, in a sentence
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def take_inventory(collection: Collection) -> Inventory:
 
 
 def inspect(collection: Collection, pictures: Pictures | None = None, geometry: Geometry | None = None) -> Inspection:
-    """Gather what is known of a collection. pictures and geometry: of all its records and of its captions, if wanted."""
+    """Gather what is known of a collection. pictures and geometry: of its records and captions, if wanted."""
     captioned = collection.captioned
     leaks = find_leaks(captioned, pictures)
     files, found = None, list(findings.of_files(collection, pictures))
@@ -99,10 +100,11 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
     of_files = None if files is None else {**asdict(files), "alike": _counted(files.alike)}
     of_captions = None if geometry is None else {**asdict(geometry), "near": _counted(geometry.near)}
     leaks = inspection.leaks
+    leak = ("kind", "earlier", "later", "count")
     found = {
         **asdict(inspection.inventory),
         "files": of_files,
-        "leaks": None if leaks is None else [{**asdict(leak), "twins": len(leak.twins)} for leak in leaks],
+        "leaks": None if leaks is None else [{name: getattr(found, name) for name in leak} for found in leaks],
         "captions_by_model": of_captions,
         "suggestions": [asdict(suggestion) for suggestion in inspection.suggestions],
         "findings": [asdict(finding) for finding in inspection.findings],

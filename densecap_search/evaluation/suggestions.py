@@ -46,8 +46,8 @@ def cut_share(truncation: Truncation) -> float:
 def _window(geometry: Geometry) -> Suggestion:
     longest = geometry.longest_window or max(WINDOWS)
     possible = [window for window in geometry.windows if window.context_length <= longest]
-    if not possible or longest not in WINDOWS and cut_share(possible[-1]) >= CUT_AT_MOST:
-        return Suggestion(f"--context-length {longest}", f"it is the longest window that {geometry.model} can be given")
+    if not possible or (longest not in WINDOWS and cut_share(possible[-1]) >= CUT_AT_MOST):
+        return Suggestion(f"--context-length {longest}", f"{geometry.model} can be given no longer window")
     chosen = next((window for window in possible if cut_share(window) < CUT_AT_MOST), possible[-1])
     share = cut_share(chosen)
     shorter = [window for window in possible if window.context_length < chosen.context_length]
@@ -84,7 +84,8 @@ def _batch_size(training: int, geometry: Geometry | None) -> Suggestion:
         scale = geometry.predictions[0].logit_scale
         cells = [(cell, _prediction(geometry, cell, scale)) for cell in (SMALLEST_BATCH, size)]
         if size > SMALLEST_BATCH and all(solved is not None for _, solved in cells):
-            reason += ", and of batches of " + ", of ".join(f"{cell} {solved:.0f} % would be solved" for cell, solved in cells)
+            shares = ", of ".join(f"{cell} {solved:.0f} %" for cell, solved in cells)
+            reason += f"; InfoNCE would be solved on this share of batches of {shares}"
     return Suggestion(f"--batch-size {size}", reason + "; --micro-batch makes it fit into memory")
 
 

@@ -18,17 +18,16 @@ from densecap_search.talk import SILENT, Talk
 
 @dataclass(frozen=True)
 class Pictures:
-    """What the files of some records hold.
+    """What the files of some records hold, by image_id.
 
-    hashes: image_id → content hash, of what can be opened. codes: image_id → 64-bit difference hash, of those that are
-    not blank, that is nearly of one colour. broken: what cannot be opened, with reasons, in the order of broken_ids.
+    hashes: content hashes, of what can be opened. codes: 64-bit difference hashes, of those that are not blank, that is
+    nearly of one colour. broken: what cannot be opened, named by image_id, with reasons.
     """
 
     hashes: Mapping[str, str]
     codes: Mapping[str, int]
     blank: tuple[str, ...]
     broken: tuple[Skipped, ...]
-    broken_ids: tuple[str, ...]
 
 
 def look_at_pictures(records: Sequence[Record], *, workers: int | None = None, talk: Talk = SILENT) -> Pictures:
@@ -52,12 +51,11 @@ def look_at_pictures(records: Sequence[Record], *, workers: int | None = None, t
 
     hashes: dict[str, str] = {}
     codes: dict[str, int] = {}
-    blank, broken, broken_ids = [], [], []
+    blank, broken = [], []
     looked = ahead(look, records, workers, window=256)
     for record, found in zip(records, talk.each(looked, "opening", len(records), "pictures"), strict=True):
         if isinstance(found, Skipped):
-            broken.append(found)
-            broken_ids.append(record.image_id)
+            broken.append(Skipped(record.image_id, found.reason))
             continue
         content, row = found
         hashes[record.image_id] = content
@@ -68,7 +66,7 @@ def look_at_pictures(records: Sequence[Record], *, workers: int | None = None, t
         else:
             blank.append(record.image_id)
     cache.flush()
-    return Pictures(hashes, codes, tuple(blank), tuple(broken), tuple(broken_ids))
+    return Pictures(hashes, codes, tuple(blank), tuple(broken))
 
 
 def _row(code: int | None) -> Any:
