@@ -108,7 +108,7 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     companions = nearest(vectors, 1)[:, 0] if len(vectors) > 1 else np.empty(0, np.int64)
     hardest = np.einsum("nd,nd->n", vectors[: len(companions)], vectors[companions])
     scales = dict.fromkeys((round(logit_scale, 6), LOGIT_SCALE))
-    sizes = sorted({*BATCH_SIZES, batch_size})
+    sizes = sorted({*BATCH_SIZES, min(batch_size, len(vectors))})
     predictions = tuple(predict(vectors, size, scale) for scale in scales for size in sizes)
     solved = _asked(vectors, batch_size, logit_scale)
     return Geometry(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,9 @@ def inspection_page(inspection: Inspection) -> str:
         "title": f"{inspection.inventory.name}, before training", "version": __version__,
         "found": inspection, "inventory": inspection.inventory, "files": inspection.files, "geometry": geometry,
         "sections": [_section(finding) for finding in inspection.findings],
-        "command": "densecap finetune COLLECTION " + " ".join(item.words for item in inspection.suggestions),
+        "command": " ".join(["densecap finetune COLLECTION",
+                             *([f"--model {shlex.quote(geometry.model)}"] if geometry else []),
+                             *(item.words for item in inspection.suggestions), "-o runs/mine"]),
         "length_rows": length_rows(inspection), "length_plots": length_plots(inspection),
         "windows": [] if geometry is None else window_rows(geometry),
         "likeness_rows": [] if geometry is None else likeness_rows(geometry),
@@ -52,7 +55,7 @@ def length_rows(inspection: Inspection) -> Rows:
     words = inspection.inventory.words
     rows = [("words, median", f"{words['p50']:.0f}", "half of the captions are longer"),
             ("words, 5th to 95th percentile", f"{words['p5']:.0f} to {words['p95']:.0f}", "nine of ten lie between"),
-            ("words, longest", f"{words['p100']:.0f}", "")]
+            ("words, longest", f"{words['p100']:.0f}", "the longest of all")]
     if inspection.geometry is not None:
         tokens, name = inspection.geometry.tokens, inspection.geometry.model
         rows += [(f"tokens of {name}, median", f"{tokens['p50']:.0f}", "what the window is measured in"),

@@ -79,7 +79,8 @@ def _batch_size(training: int, geometry: Geometry | None) -> Suggestion:
     size = SMALLEST_BATCH
     while 2 * size <= LARGEST_BATCH and 2 * size * BATCHES_AN_EPOCH <= training:
         size *= 2
-    reason = f"{training} training pictures make {max(1, round(training / size))} such batches an epoch"
+    steps = max(1, round(training / size))
+    reason = f"{training} training pictures make {steps} such {'batch' if steps == 1 else 'batches'} an epoch"
     if geometry is not None:
         scale = geometry.predictions[0].logit_scale
         cells = [(cell, _prediction(geometry, cell, scale)) for cell in (SMALLEST_BATCH, size)]
