@@ -23,8 +23,9 @@ from measure import report
 from PIL import Image
 
 SIZE = (256, 192)
-WORDS = ("a red boat lies before the old lighthouse at dawn while two gulls circle above grey water and low hills in fog "
-         "stand behind wooden houses whose windows throw warm light upon wet stones where nets ropes and barrels wait").split()
+WORDS = tuple("""a red boat lies before the old lighthouse at dawn while two gulls circle above grey water and low
+hills in fog stand behind wooden houses whose windows throw warm light upon wet stones where nets and barrels wait
+""".split())
 
 
 def make(folder: Path, count: int) -> Path:
@@ -92,16 +93,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = make(Path(folder), options.pictures)
         bytes_each = sum(path.stat().st_size for path in table.parent.glob("pictures/*")) / options.pictures
-        done = subprocess.run([sys.executable, __file__, "--table", table], check=True, text=True, stdout=subprocess.PIPE,
-                              env={**os.environ, "DENSECAP_CACHE": f"{folder}/cache"})
+        done = subprocess.run([sys.executable, __file__, "--table", table], check=True, text=True,
+                              stdout=subprocess.PIPE, env={**os.environ, "DENSECAP_CACHE": f"{folder}/cache"})
     found = json.loads(done.stdout)
     seconds, count = found["seconds"], found["pictures"]
+    rate = count / seconds["inspection"]
     ratio, again = (seconds[name] / seconds["hashing"] for name in ("inspection", "again"))
-    report(f"{count} JPEGs of {SIZE[0]} × {SIZE[1]} ({bytes_each / 1024:.1f} KiB) inspected without a model, with page and "
-           f"JSON, in {seconds['inspection']:.0f} s: {count / seconds['inspection']:.0f} pictures/s, {ratio:.1f} times as "
-           f"long as hashing the files; again with the cache {again:.1f} times; peak memory {found['peak_mib']:.0f} MiB "
-           f"(before it {found['peak_of_hashing_mib']:.0f}); {os.cpu_count()} cores",
-           {"benchmark": "inspect_size", **found, "ratio_to_hashing": ratio, "ratio_again": again, "cores": os.cpu_count()})
+    report(f"{count} JPEGs of {SIZE[0]} × {SIZE[1]} ({bytes_each / 1024:.1f} KiB) inspected without a model, with page "
+           f"and JSON, in {seconds['inspection']:.0f} s: {rate:.0f} pictures/s, {ratio:.1f} times as long as hashing the "
+           f"files; again with the cache {again:.1f} times; peak memory {found['peak_mib']:.0f} MiB (before it "
+           f"{found['peak_of_hashing_mib']:.0f}); {os.cpu_count()} cores",
+           {"benchmark": "inspect_size", **found, "ratio_to_hashing": ratio, "ratio_again": again,
+            "cores": os.cpu_count()})
 
 
 if __name__ == "__main__":

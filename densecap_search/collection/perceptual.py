@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-SIDE = 9  # pixels that the hash looks at across: what open_image must keep
+SIDE = 9  # pixels across that the hash looks at: what open_image must keep
 BLANK = 8  # grey levels: a picture whose 9 × 8 means differ by less has no outline to compare
 
 

@@ -178,12 +178,12 @@ def _coded(text: str) -> Markup:
 
 def _shown(example: Example) -> dict[str, Any]:
     captions: Sequence[str] = [caption[:SHOWN] + ("…" if len(caption) > SHOWN else "") for caption in example.captions]
-    marked = _marked(*captions) if len(captions) == 2 and captions[0] != captions[1] else list(captions)
+    marked = marked_differences(*captions) if len(captions) == 2 and captions[0] != captions[1] else list(captions)
     texts = marked or [""] * len(example.images)
     return {"note": example.note, "cards": list(zip(example.images, texts, strict=True))}
 
 
-def _marked(first: str, second: str) -> list[Markup]:
+def marked_differences(first: str, second: str) -> list[Markup]:
     """Two captions with the words marked that the other has not."""
     words: list[list[str]] = [re.split(r"(\s+)", text) for text in (first, second)]
     matcher = difflib.SequenceMatcher(None, words[0], words[1], autojunk=False)

@@ -162,3 +162,16 @@ def test_models_lists_the_starter_first():
     assert rows[0]["name"] == "starter"
     assert "openai" in next(row for row in rows if row["name"] == "ViT-B-16")["pretrained"]
     assert not any(row["name"].startswith("coca") for row in rows)
+
+
+def test_inspect_prints_a_line_for_each_thing_to_mend_and_writes_the_page(photos: Path, tiny_run: Path, tmp_path: Path):
+    (photos / "cut.png").write_bytes((photos / "red-left-ball.png").read_bytes()[:90])
+    (photos / "cut.txt").write_text("A caption of its own.")
+    done = run("inspect", photos, "--model", tiny_run, "--batch-size", "4", "--report", tmp_path / "new" / "r.html")
+    assert "1 picture cannot be opened: damaged picture (1): mend or remove them" in done.stdout
+    assert "--context-length 77: 0.0 % of the captions are longer than 77 tokens" in done.stdout
+    assert "cut.png: damaged picture" in (tmp_path / "new" / "r.html").read_text(encoding="utf-8")
+    table = json.loads(run("inspect", photos, "--no-pictures", "--json").stdout)
+    assert (table["pictures"], table["files"], table["captions_by_model"], table["findings"]) == (25, None, None, [])
+    refused = run("inspect", photos, "--no-pictures", "--report", photos / "cut.png" / "r.html", code=1)
+    assert "cut.png is a file" in refused.output
