@@ -144,7 +144,8 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
         count = sum(len(group) for group in near.groups)
         yield Finding("near-duplicate captions", count,
                       f"{count} captions have one that {geometry.model} finds at least {NEAR_COSINE:g} similar, in "
-                      f"{len(near.groups)} groups", "")
+                      + _number(len(near.groups), "group", "groups"), "",
+                      tuple(_together(records, group, f"{len(group)} captions") for group in near.groups[:EXAMPLES]))
     if near.pairs:
         yield Finding("most similar captions", len(near.pairs),
                       "the pairs of different captions that are hardest to tell apart", "",
