@@ -17,7 +17,7 @@ test-slow: ## the tests that need the starter, real data, a browser or minutes
 	$(PYTHON) -m pytest -q -m slow
 
 bench: ## ratios of speed and memory
-	for script in benchmarks/objectives.py benchmarks/gradient_cache.py benchmarks/evaluate_size.py; do $(PYTHON) $$script || exit 1; done
+	for script in benchmarks/objectives.py benchmarks/gradient_cache.py benchmarks/evaluate_size.py benchmarks/inspect_size.py; do $(PYTHON) $$script || exit 1; done
 
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)

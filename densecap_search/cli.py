@@ -16,11 +16,13 @@ import click
 
 from densecap_search import __version__, config
 from densecap_search.errors import ConfigError, DensecapError
+from densecap_search.files import check_writable, write_text
 from densecap_search.terminal import (
     first_process,
     hit_rows,
     print_epochs,
     print_hits,
+    print_inspection,
     print_outcome,
     print_reports,
     print_table,
@@ -125,55 +127,50 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
 @_collection_options
 @click.option("--batch-size", type=click.IntRange(2), default=128, show_default=True, help="To predict saturation for.")
 @click.option("--logit-scale", type=click.FloatRange(1, 100), help="To predict saturation for. Default: the model's.")
+@click.option("--pictures/--no-pictures", default=True, help="Open every picture, or read only the table.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="F.html", help="Also write a page.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
                        image_column: str | None, caption_column: str | None, format: str | None,
-                       hidden: bool | None, batch_size: int, logit_scale: float | None, as_json: bool) -> None:
-    """Look at a collection before training: counts, caption lengths, and how alike a model finds the captions.
+                       hidden: bool | None, batch_size: int, logit_scale: float | None, pictures: bool,
+                       report: Path | None, as_json: bool) -> None:
+    """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
 
-    With --model it predicts from the captions alone whether InfoNCE will run dry, and what to do then.
+    With --model also how much its window cuts, how alike it finds the captions, and whether InfoNCE will run dry; then
+    it suggests settings. One line is printed for each finding that needs repair; --report shows everything.
 
     \b
     densecap inspect photos/
-    densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100
+    densecap inspect table.csv --model starter --report table.html
+    densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100 --no-pictures
     """
-    from densecap_search.collection.captions import find_weak_captions
     from densecap_search.evaluation import inspect
+    from densecap_search.evaluation.geometry import look_at_captions
+    from densecap_search.evaluation.inspect_page import inspection_page
+    from densecap_search.retrieval.pictures import look_at_pictures
 
+    talk = terminal_talk()
+    if report is not None:
+        check_writable(report.absolute().parent)
     found = _read(collection, image_column, caption_column, format, hidden)
-    inventory, geometry = inspect.take_inventory(found), None
-    weak = find_weak_captions(found.records)
+    geometry = None
+    files = look_at_pictures(found.records, talk=talk) if pictures else None
     if model_name and found.captioned:
         from densecap_search.model.sources import load_encoder
 
         model = _model(None, model_name, pretrained, arch)
         encoder = load_encoder(**model, device=device)
         scale = logit_scale or encoder.logit_scale().item()
-        geometry = inspect.look_at_captions(found, encoder, model=model["name"], batch_size=batch_size,
-                                            logit_scale=scale, talk=terminal_talk())
+        geometry = look_at_captions(found, encoder, model=model["name"], batch_size=batch_size, logit_scale=scale,
+                                    talk=talk)
+    inspection = inspect.inspect(found, files, geometry)
     if as_json:
-        reading = {"format": found.format, "format_reason": found.format_reason,
-                   "weak_captions": [asdict(finding) for finding in weak]}
-        click.echo(json.dumps({**inspect.as_json(inventory, geometry), **reading}, ensure_ascii=False))
-        return
-    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
-    words = inventory.words
-    click.echo(f"{inventory.name}: {inventory.pictures} pictures, {inventory.captions} captions; splits: {splits}")
-    click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
-               f"{words['p95']:.0f}, longest {words['p100']:.0f}")
-    click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
-               f"{inventory.sharing_a_caption} share a caption or group with another")
-    click.echo(f"read as {found.format}: {found.format_reason}")
-    for finding in weak:
-        click.echo(str(finding))
-    if geometry is None:
-        return
-    click.echo(f"\nby {geometry.model}: {geometry.truncation}")
-    hardest = geometry.hardest["p50"]
-    click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
-               f"similar companion has {hardest:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
-    click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of batches "
-               f"of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
+        click.echo(json.dumps(inspect.as_json(inspection), ensure_ascii=False))
+    else:
+        print_inspection(inspection)
+    if report is not None:
+        write_text(report, inspection_page(inspection))
+        talk.say(f"The report is {report}.")
 
 
 @main.command()

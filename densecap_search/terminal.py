@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from densecap_search.collection.records import Skipped
     from densecap_search.evaluation.compare import Comparison
     from densecap_search.evaluation.evaluate import Report
+    from densecap_search.evaluation.inspect import Inspection
     from densecap_search.evaluation.outcome import Outcome
     from densecap_search.retrieval.searcher import Hit
 
@@ -98,6 +99,30 @@ def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
                  *(f"{part.figures[direction][name].value:.{3 if name == 'MRR' else 1}f}" for name in PRINTED)]
                 for part in parts for direction, label in DIRECTIONS.items() if part.queries[direction]]
         print_table(["slice", "queries that are", "direction", "queries", *PRINTED], rows)
+def print_inspection(inspection: Inspection) -> None:
+    """What a collection holds, and a line for each thing to mend and each setting that is suggested."""
+    inventory, geometry, words = inspection.inventory, inspection.geometry, inspection.inventory.words
+    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
+    click.echo(f"{inventory.name}: {inventory.pictures} pictures, {inventory.captions} captions; splits: {splits}")
+    click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
+               f"{words['p95']:.0f}, longest {words['p100']:.0f}")
+    click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
+               f"{inventory.sharing_a_caption} share a caption or group with another")
+    click.echo(f"read as {inventory.format}: {inventory.format_reason}")
+    if geometry is not None:
+        click.echo(f"\nby {geometry.model}: {geometry.truncation}")
+        hardest = geometry.hardest["p50"]
+        click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
+                   f"similar companion has {hardest:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
+        click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of "
+                   f"batches of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
+    mend = [finding for finding in inspection.findings if finding.do]
+    click.echo("\nto mend:" if mend else "\nnothing was found that needs repair")
+    for finding in mend:
+        click.echo(f"  {finding.what}: {finding.do}")
+    click.echo("\nsuggested:")
+    for suggestion in inspection.suggestions:
+        click.echo(f"  {suggestion.words}: {suggestion.reason}")
 
 
 def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:

@@ -36,7 +36,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
 
 @dataclass(frozen=True)
-class Finding:
+class WeakCaptions:
     """One kind of caption that teaches nothing. pictures: how many have one; examples: what it looks like."""
 
     kind: str  # empty, placeholder, repeated or boilerplate
@@ -62,14 +62,14 @@ def is_placeholder(caption: str) -> bool:
     return not text or bool(_PLACEHOLDER.fullmatch(text) or _CAMERA.fullmatch(text))
 
 
-def find_weak_captions(records: Sequence[Record]) -> tuple[Finding, ...]:
+def find_weak_captions(records: Sequence[Record]) -> tuple[WeakCaptions, ...]:
     """Counts of pictures, with examples, of every kind that occurs: empty, placeholder, repeated, boilerplate."""
     captioned = [record for record in records if record.captions]
     empty = [record.image_id for record in records if not record.captions]
     left = {record.image_id: caption for record in captioned for caption in record.captions if is_placeholder(caption)}
     found = [
-        Finding("empty", len(empty), tuple(empty[:_EXAMPLES])),
-        Finding("placeholder", len(left), tuple(dict.fromkeys(left.values()))[:_EXAMPLES]),
+        WeakCaptions("empty", len(empty), tuple(empty[:_EXAMPLES])),
+        WeakCaptions("placeholder", len(left), tuple(dict.fromkeys(left.values()))[:_EXAMPLES]),
         _shared("repeated", captioned, lambda caption: [caption.strip()], MANY),
         _shared("boilerplate", captioned, sentences, max(SHARED_LEAST, SHARED * len(captioned))),
     ]
@@ -83,13 +83,13 @@ def sentences(caption: str) -> list[str]:
     return parts if len(parts) > 1 else []
 
 
-def _shared(kind: str, records: Sequence[Record], cut: Callable[[str], Iterable[str]], least: float) -> Finding:
+def _shared(kind: str, records: Sequence[Record], cut: Callable[[str], Iterable[str]], least: float) -> WeakCaptions:
     """Pictures that have a text which at least so many pictures have; the commonest texts as examples."""
     texts = [{text for caption in record.captions for text in cut(caption)} for record in records]
     counts = Counter(text for own in texts for text in own)
     common = [text for text, count in counts.most_common() if count >= least]
     known = set(common)
-    return Finding(kind, sum(not known.isdisjoint(own) for own in texts), tuple(common[:_EXAMPLES]))
+    return WeakCaptions(kind, sum(not known.isdisjoint(own) for own in texts), tuple(common[:_EXAMPLES]))
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,5 @@
-"""A collection looked at before training: what is there, how long the captions are, and how alike.
-
-The risk of saturation is predicted from the captions alone: if every picture lay exactly where its caption does, on
-what share of random batches would InfoNCE be solved? Real pictures lie less well, so this is where training can end.
+"""A collection looked at before training: what is there, what is broken, what is there twice, what leaks, and how
+alike a model finds the captions. Everything that is found to need repair is a :class:`Finding`.
 """
 
 from __future__ import annotations
@@ -12,22 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from densecap_search.collection.records import Collection
+from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import group_numbers
-from densecap_search.evaluation.metrics import Ints
-from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import Array, embed_texts
-from densecap_search.retrieval.index import nearest
-from densecap_search.talk import SILENT, Talk
-
-SOLVED = 1e-3  # nats: below it a batch counts as solved
-PERCENTILES = (1, 5, 50, 95, 99)
-SHARES = (0.8, 0.9, 0.95, 0.98)
-SAMPLED = 4000  # captions whose pairs are all compared
-TRIED = 200  # random batches of the prediction
+from densecap_search.evaluation import findings
+from densecap_search.evaluation.duplicates import Near, near_pictures, normal_caption, same
+from densecap_search.evaluation.findings import Finding, Reason, by_reason
+from densecap_search.evaluation.geometry import Geometry, Histogram, histogram, percentiles
+from densecap_search.evaluation.leakage import Leak, find_leaks
+from densecap_search.evaluation.suggestions import Suggestion, suggest
+from densecap_search.retrieval.pictures import Pictures
 
 
 @dataclass(frozen=True)
@@ -41,30 +32,35 @@ class Inventory:
     skipped: int
     splits: dict[str, int]
     words: dict[str, float]
+    lengths: Histogram
     sharing_a_caption: int  # pictures whose caption, or group, another picture has too
+    left_out: tuple[Reason, ...]  # the skipped rows, by reason
+    format: str  # a key of READERS, and why it was taken
+    format_reason: str
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """How alike a model finds the captions. All similarities are cosines of different captions.
+class Files:
+    """What opening every picture showed. copies: groups of equal files; alike: nearly the same pictures."""
 
-    similarity: percentiles over pairs; shares: of pairs at least this similar, percent; hardest: percentiles of each
-    caption's most similar companion, in the whole collection and in a random batch.
-    solved: share of random batches, percent, on which InfoNCE would be below SOLVED were pictures where captions are.
-    """
+    opened: int
+    broken: int
+    blank: int
+    reasons: tuple[Reason, ...]
+    copies: int
+    alike: Near
 
-    model: str
-    truncation: Truncation
-    mean: float
-    deviation: float
-    similarity: dict[str, float]
-    shares: dict[str, float]
-    hardest: dict[str, float]
-    hardest_in_batch: float
-    logit_scale: float
-    batch_size: int
-    solved: float
-    advice: str
+
+@dataclass(frozen=True)
+class Inspection:
+    """findings: what needs repair first. leaks: None where there is no split column. files: None with --no-pictures."""
+
+    inventory: Inventory
+    files: Files | None
+    leaks: tuple[Leak, ...] | None
+    geometry: Geometry | None
+    suggestions: tuple[Suggestion, ...]
+    findings: tuple[Finding, ...]
 
 
 def take_inventory(collection: Collection) -> Inventory:
@@ -72,78 +68,69 @@ def take_inventory(collection: Collection) -> Inventory:
     captions = [caption for record in collection.records for caption in record.captions]
     captioned = collection.captioned
     numbers = Counter(group_numbers(captioned))
+    words = [len(caption.split()) for caption in captions]
     return Inventory(
         collection.name, len(collection), len(captions), len(collection) - len(captioned), len(collection.skipped),
-        dict(Counter(record.split or "(none)" for record in captioned)),
-        _percentiles([len(caption.split()) for caption in captions], (5, 50, 95, 100)),
-        sum(count for count in numbers.values() if count > 1),
+        dict(Counter(record.split or "(none)" for record in captioned)), percentiles(words, (5, 50, 95, 100)),
+        histogram(words), sum(count for count in numbers.values() if count > 1), by_reason(collection.skipped),
+        collection.format, collection.format_reason,
     )
 
 
-def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str, batch_size: int, logit_scale: float,
-                     talk: Talk = SILENT) -> Geometry:
-    """The captions' geometry under a model, and what it means for training with this batch size and logit_scale."""
-    records = collection.captioned
-    vectors, truncation = embed_texts(encoder, [record.captions[0] for record in records], talk=talk)
-    groups = np.array(group_numbers(records), dtype=np.int64)
-    pairs = _pair_similarities(vectors, groups)
-    hardest = _hardest(vectors)
-    generator = np.random.default_rng(0)
-    batches = [generator.permutation(len(records))[:batch_size] for _ in range(TRIED)]
-    losses = [ideal_loss(vectors[rows], groups[rows], logit_scale) for rows in batches]
-    solved = 100 * float(np.mean([loss < SOLVED for loss in losses]))
-    in_batch = math.nan
-    if len(records) > 1:
-        in_batch = float(np.mean([_hardest(vectors[rows]).mean() for rows in batches[:20]]))
-    return Geometry(
-        model, truncation, float(pairs.mean()) if pairs.size else math.nan,
-        float(pairs.std()) if pairs.size else math.nan, _percentiles(pairs, PERCENTILES),
-        {f"{share:g}": 100 * float((pairs >= share).mean()) if pairs.size else math.nan for share in SHARES},
-        _percentiles(hardest, (50, 90, 100)), in_batch, logit_scale, batch_size, solved, advise(solved),
-    )
+def inspect(collection: Collection, pictures: Pictures | None = None, geometry: Geometry | None = None) -> Inspection:
+    """Gather what is known of a collection. pictures and geometry: of its records and captions, if wanted."""
+    captioned = collection.captioned
+    leaks = find_leaks(captioned, pictures)
+    files, found = None, list(findings.of_files(collection, pictures))
+    found += findings.of_leaks(captioned, leaks)
+    if pictures is not None:
+        records = collection.records
+        copies = same([[pictures.hashes[r.image_id]] if r.image_id in pictures.hashes else [] for r in records])
+        alike = near_pictures(records, pictures.hashes, pictures.codes)
+        files = Files(len(pictures.hashes), len(pictures.broken), len(pictures.blank), by_reason(pictures.broken),
+                      sum(len(group) - 1 for group in copies), alike)
+        found += findings.of_pictures(records, copies, alike, split=leaks is not None)
+    found += findings.of_weak_captions(captioned)
+    found += findings.of_captions(captioned, *_same_captions(captioned))
+    found += findings.of_geometry(captioned, geometry)
+    found.sort(key=lambda finding: not finding.do)
+    return Inspection(take_inventory(collection), files, leaks, geometry, suggest(captioned, geometry), tuple(found))
 
 
-def ideal_loss(vectors: Array, groups: Ints, logit_scale: float) -> float:
-    """InfoNCE of a batch whose pictures lie where their captions do, nats: CE(s·Ḡ) with the diagonal as labels."""
-    logits = logit_scale * (vectors @ vectors.T).astype(np.float64)
-    logits[(groups[:, None] == groups[None, :]) & ~np.eye(len(groups), dtype=bool)] = -np.inf
-    gaps = logits - logit_scale  # of every column to the pair's own
-    np.fill_diagonal(gaps, 0.0)
-    return float(np.log(np.exp(gaps).sum(axis=1)).mean())
+def as_json(inspection: Inspection) -> dict[str, Any]:
+    """The shape that scripts read; what could not be measured is null."""
+    files, geometry = inspection.files, inspection.geometry
+    of_files = None if files is None else {**asdict(files), "alike": _counted(files.alike)}
+    of_captions = None if geometry is None else {**asdict(geometry), "near": _counted(geometry.near)}
+    leaks = inspection.leaks
+    leak = ("kind", "earlier", "later", "count")
+    found = {
+        **asdict(inspection.inventory),
+        "files": of_files,
+        "leaks": None if leaks is None else [{name: getattr(found, name) for name in leak} for found in leaks],
+        "captions_by_model": of_captions,
+        "suggestions": [asdict(suggestion) for suggestion in inspection.suggestions],
+        "findings": [asdict(finding) for finding in inspection.findings],
+    }
+    cleaned: dict[str, Any] = _without_nan(found)
+    return cleaned
 
 
-def advise(solved: float) -> str:
-    """What the share of solved batches, percent, suggests."""
-    if solved >= 50:
-        return ("InfoNCE can be solved on most batches and will then stop teaching: hn_clip with gamma 0.5, or "
-                "--batches neighbours, or larger batches")
-    if solved >= 10:
-        return "InfoNCE can be solved on some batches: hn_clip with gamma 0.25 to 0.5 is worth a try beside info_nce"
-    return "InfoNCE will not run dry on these captions with this batch size: begin with info_nce"
+def _same_captions(records: Sequence[Record]) -> tuple[list[list[int]], list[list[int]]]:
+    """Rows with an equal caption; rows whose captions are equal only once normalised."""
+    equal = same([[caption.strip() for caption in record.captions] for record in records])
+    known = {tuple(group) for group in equal}
+    alike = same([[normal_caption(caption) for caption in record.captions] for record in records])
+    return equal, [group for group in alike if tuple(group) not in known]
 
 
-def as_json(inventory: Inventory, geometry: Geometry | None) -> dict[str, Any]:
-    """The shape that scripts read."""
-    return {**asdict(inventory), "captions_by_model": None if geometry is None else asdict(geometry)}
+def _counted(near: Near) -> dict[str, int]:
+    return {"groups": len(near.groups), "in_groups": sum(len(group) for group in near.groups), "pairs": len(near.pairs)}
 
 
-def _pair_similarities(vectors: Array, groups: Ints) -> Array:
-    """Cosines of all pairs of different captions, of at most SAMPLED of them."""
-    rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLED]
-    similarity = vectors[rows] @ vectors[rows].T
-    different = (groups[rows][:, None] != groups[rows][None, :]) & np.triu(np.ones_like(similarity, dtype=bool), 1)
-    pairs: Array = similarity[different]
-    return pairs
-
-
-def _hardest(vectors: Array) -> Array:
-    """Each caption's cosine with its most similar companion, [N]."""
-    if len(vectors) < 2:
-        return np.empty(0, np.float32)
-    best: Array = np.einsum("nd,nd->n", vectors, vectors[nearest(vectors, 1)[:, 0]])
-    return best
-
-
-def _percentiles(values: Sequence[float] | Array, which: Sequence[int]) -> dict[str, float]:
-    found = np.percentile(values, which) if len(values) else [math.nan] * len(which)
-    return {f"p{number}": float(value) for number, value in zip(which, found, strict=True)}
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

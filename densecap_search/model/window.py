@@ -88,6 +88,13 @@ def narrowed(text: Any, length: int) -> Iterator[None]:
         text.attn_mask = mask
 
 
+def longest_window(text: Any) -> int | None:
+    """The largest --context-length that this text tower can be given; None where positions are stretched at will."""
+    if isinstance(text, TextTransformer):
+        return int(text.context_length) if text.cls_emb is not None else None
+    return int(text.config.max_position_embeddings)
+
+
 def set_context_length(text: Any, length: int) -> None:
     """Give a loaded text tower another window, in place."""
     if isinstance(text, TextTransformer):

@@ -152,6 +152,17 @@ def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = T
     return _stack([rows[place] for place in places]), truncation
 
 
+def token_keys(encoder: DualEncoder, captions: Sequence[str]) -> tuple[list[int], list[bytes]]:
+    """For each caption its whole length in tokens, and a key of what the window leaves of them."""
+    lengths: list[int] = []
+    keys: list[bytes] = []
+    for block in _blocks(captions, 1024):
+        tokens = encoder.tokenize(block)
+        lengths.extend(tokens.lengths)
+        keys.extend(ids.numpy()[:length].tobytes() for ids, length in zip(tokens.ids, tokens.lengths, strict=True))
+    return lengths, keys
+
+
 def embed_images(
     encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
     workers: int | None = None, talk: Talk = SILENT,

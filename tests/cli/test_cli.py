@@ -256,3 +256,16 @@ def test_retention_measures_a_second_collection_before_and_after_and_between(pho
 def test_a_report_of_an_unknown_kind_is_a_usage_error_before_any_work(photos: Path):
     assert "r.pdf must end in .html or .md" in run("evaluate", photos, "--model", "nope", "--report", "r.pdf", code=2).stderr
     assert "q.txt must end in .csv" in run("evaluate", photos, "--model", "nope", "--per-query", "q.txt", code=2).stderr
+
+
+def test_inspect_prints_a_line_for_each_thing_to_mend_and_writes_the_page(photos: Path, tiny_run: Path, tmp_path: Path):
+    (photos / "cut.png").write_bytes((photos / "red-left-ball.png").read_bytes()[:90])
+    (photos / "cut.txt").write_text("A caption of its own.")
+    done = run("inspect", photos, "--model", tiny_run, "--batch-size", "4", "--report", tmp_path / "new" / "r.html")
+    assert "1 picture cannot be opened: damaged picture (1): mend or remove them" in done.stdout
+    assert "--context-length 77: 0.0 % of the captions are longer than 77 tokens" in done.stdout
+    assert "cut.png: damaged picture" in (tmp_path / "new" / "r.html").read_text(encoding="utf-8")
+    table = json.loads(run("inspect", photos, "--no-pictures", "--json").stdout)
+    assert (table["pictures"], table["files"], table["captions_by_model"], table["findings"]) == (25, None, None, [])
+    refused = run("inspect", photos, "--no-pictures", "--report", photos / "cut.png" / "r.html", code=1)
+    assert "cut.png is a file" in refused.output

@@ -12,7 +12,16 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
 from densecap_search.model.checkpoint import save_encoder
 from densecap_search.retrieval.embeddings import Embeddings
-from densecap_search.retrieval.index import INDEX_TYPES, Entry, ImageIndex, build_index, load_index, save_index
+from densecap_search.retrieval.index import (
+    INDEX_TYPES,
+    Entry,
+    ImageIndex,
+    build_index,
+    load_index,
+    near_codes,
+    near_vectors,
+    save_index,
+)
 from densecap_search.retrieval.indexing import update_index
 from densecap_search.retrieval.searcher import Searcher, open_searcher
 
@@ -224,3 +233,28 @@ def test_a_place_that_cannot_be_written_is_named(photos: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(IndexFolderError, match=r"cannot write the index .*file/i"):
         update(photos, tmp_path / "file" / "i")
+
+
+def test_near_vectors_are_all_pairs_of_at_least_the_cosine_and_no_other():
+    matrix = vectors(600, dim=3)
+    matrix[17] = matrix[400]
+    cosines = matrix @ matrix.T
+    np.fill_diagonal(cosines, -1)
+    found = {(row, int(other)) for row, others, _ in near_vectors(matrix, 0.99) for other in others}
+    certain = {(int(row), int(other)) for row, other in np.argwhere(cosines > 0.99 + 1e-6)}
+    possible = {(int(row), int(other)) for row, other in np.argwhere(cosines > 0.99 - 1e-6)}
+    assert (17, 400) in certain <= found <= possible
+
+
+def test_near_codes_are_all_pairs_within_four_bits_and_no_other():
+    generator = np.random.default_rng(0)
+    codes = generator.integers(0, 2**63, 900, dtype=np.uint64)
+    for row in range(0, 900, 2):  # its neighbour is one to six bits away
+        bits = generator.permutation(64)[: 1 + row // 2 % 6].tolist()
+        codes[row + 1] = int(codes[row]) ^ sum(1 << bit for bit in bits)
+    apart = np.array([[(int(a) ^ int(b)).bit_count() for b in codes] for a in codes])
+    np.fill_diagonal(apart, 64)
+    found = {(row, int(other), int(bits)) for row, others, away in near_codes(codes, 4)
+             for other, bits in zip(others, away, strict=True)}
+    assert found == {(int(a), int(b), int(apart[a, b])) for a, b in np.argwhere(apart <= 4)}
+    assert len(found) == 2 * 300  # 75 neighbours each at 1, 2, 3 and 4 bits, seen from both sides
