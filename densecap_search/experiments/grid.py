@@ -91,6 +91,7 @@ def _hold(experiment: Experiment, runs: Sequence[PlannedRun], folder: Path) -> N
     file = folder / PLAN
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
+        before["runs"] = {name: _with_later_settings(row) for name, row in before["runs"].items()}
         if before["test_read"] and {**before, "test_read": False} != plan:
             raise RunError(f"{folder} holds an experiment with other settings, and its test splits have been read: "
                            "choose another folder with -o")
@@ -100,6 +101,11 @@ def _hold(experiment: Experiment, runs: Sequence[PlannedRun], folder: Path) -> N
                            "folder with -o")
         plan["test_read"] = before["test_read"]
     write_json(file, plan)
+
+
+def _with_later_settings(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as it was written, with the settings that only later versions have at the values they had all along."""
+    return {**row, **{section: {**values, **row[section]} for section, values in asdict(RunConfig()).items()}}
 
 
 def _read_test_from_now_on(folder: Path) -> None:

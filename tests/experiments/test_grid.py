@@ -88,6 +88,11 @@ def test_before_the_test_split_is_read_runs_may_be_added_but_not_changed(experim
     grid._hold(experiment, experiment.runs(), tmp_path)
     more = replace(experiment, arms={**experiment.arms, "another": {"train.objective": "label_smoothing"}})
     grid._hold(more, more.runs(), tmp_path)
+    plan = json.loads((tmp_path / "experiment.json").read_text())
+    for run in plan["runs"].values():
+        del run["train"]["ema"]  # as a version without this setting wrote it
+    (tmp_path / "experiment.json").write_text(json.dumps(plan))
+    grid._hold(more, more.runs(), tmp_path)
     changed = replace(experiment, arms={**experiment.arms, "margin": {"train.objective": "hn_clip", "train.gamma": 1.0}})
     with pytest.raises(RunError, match=r"runs with other settings \(margin--0.5--seed-0-"):
         grid._hold(changed, changed.runs(), tmp_path)
