@@ -21,7 +21,8 @@ from densecap_search.errors import CollectionError
 from densecap_search.files import atomic_file
 
 _TAKEN = {"image", "file_name", "caption", "captions", "id", "split", "group", "burst"}
-_OTHER_FILES = (".json", ".tsv", ".txt", ".parquet", ".tar", ".xlsx", ".zip")  # asked for as a file, not a folder
+_OTHER_FILES = (".json", ".jsonlines", ".tsv", ".txt", ".parquet", ".arrow", ".tar", ".zip", ".gz", ".xls", ".xlsx",
+                ".ods", ".html", ".md", ".yaml", ".db")  # asked for as a file, not a folder
 
 
 def export_collection(collection: Collection, path: Path) -> None:

@@ -42,6 +42,7 @@ def read_folder(source: Source) -> Rows:
     if source.lone_texts:
         names = ", ".join(path.relative_to(source.path).as_posix() for path in source.lone_texts[:3])
         source.notes.append(f"{len(source.lone_texts)} text files belong to no picture ({names})")
+    _tell_tables(source)
 
 
 def _with_side_file(folder: Path, image: Path, side: Path | None, number: int) -> Row | Skipped:
@@ -52,6 +53,13 @@ def _with_side_file(folder: Path, image: Path, side: Path | None, number: int) -
         return {**row, "caption": decode(side.read_bytes()).removesuffix("\n").removesuffix("\r")}
     except OSError as error:
         return Skipped(row["image"], f"cannot read its caption file: {error.strerror}", number)
+
+
+def _tell_tables(source: Source) -> None:
+    tables = [name for name in source.names if name.lower().endswith((".csv", ".tsv", ".jsonl", ".parquet", ".tar"))]
+    if tables:
+        source.notes.append(f"{', '.join(tables[:3])} in the folder {'are' if len(tables) > 1 else 'is'} not read; "
+                            "give the file itself to read it")
 
 
 def is_embedded(source: Source) -> str | None:
@@ -72,6 +80,7 @@ def read_embedded(source: Source) -> Rows:
         held += caption is not None
         yield number, {"image": found[0].relative_to(source.path).as_posix(), "caption": caption}
     source.notes.append(f"{held} of {number} hold a caption in the file")
+    _tell_tables(source)
 
 
 def is_imagefolder(source: Source) -> str | None:

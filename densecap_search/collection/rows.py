@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -43,10 +43,11 @@ def make_records(
     folders: where relative picture paths are looked up, in turn; ids are relative to the first.
     """
     columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, image_column, caption_column)
+    places = [os.path.abspath(folder) for folder in folders]
     skipped: list[Skipped] = []
     records: dict[Path, Record] = {}
     for number, row in rows:
-        record = row if isinstance(row, Skipped) else _record(row, number, folders, columns)
+        record = row if isinstance(row, Skipped) else _record(row, number, places, columns)
         if isinstance(record, Skipped):
             skipped.append(record)
         elif twin := records.get(record.image):
@@ -88,7 +89,7 @@ def _first(found: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((name for word in wanted for name in found if matches(name, (word,))), None)
 
 
-def _record(row: Row, number: int, folders: Sequence[Path], columns: _Columns) -> Record | Skipped:
+def _record(row: Row, number: int, folders: Sequence[str], columns: _Columns) -> Record | Skipped:
     value = row.get(columns.image)
     if isinstance(value, (dict, bytes)):
         return Skipped("", f"the column {columns.image} holds pictures, not their names; write them to files", number)
@@ -105,7 +106,7 @@ def _record(row: Row, number: int, folders: Sequence[Path], columns: _Columns) -
     used = {columns.image, column, *columns.own.values()}
     return Record(
         image_id=own.get("id") or _image_id(image, folders[0]),
-        image=image,
+        image=Path(image),
         captions=captions,
         split=normal_split(own.get("split")),
         group=own.get("group"),
@@ -138,24 +139,32 @@ def _captions(value: Any) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(item for item in items if item.strip()))
 
 
-def _locate(folder: Path, value: str) -> Path | None:
+def _locate(folder: str, value: str) -> str | None:
     """The file that a cell means: as written, trimmed, with Windows' separators, in the other Unicode form."""
-    spellings = [value, value.strip(), PureWindowsPath(value.strip()).as_posix()]
-    spellings += [unicodedata.normalize(form, spellings[-1]) for form in ("NFC", "NFD")]
-    for spelling in dict.fromkeys(spellings):
-        try:
-            candidate = Path(os.path.abspath((folder / spelling).expanduser()))
-            if not stat.S_ISDIR(candidate.stat().st_mode):
-                return candidate
-        except (OSError, ValueError, RuntimeError):  # over-long names, NUL bytes, an unknown ~user
+    for spelling in _spellings(value):
+        try:  # os.path, not pathlib: a table may have millions of rows
+            place = os.path.abspath(os.path.join(folder, os.path.expanduser(spelling)))  # noqa: PTH111, PTH118
+            if not stat.S_ISDIR(os.stat(place).st_mode):  # noqa: PTH116
+                return place
+        except (OSError, ValueError):  # over-long names, NUL bytes, half characters
             continue
     return None
 
 
-def _image_id(image: Path, folder: Path) -> str:
-    base, name = os.path.abspath(folder), str(image)
-    inside = os.path.commonpath((base, name)) == base if image.drive == Path(base).drive else False
-    return unicodedata.normalize("NFC", Path(os.path.relpath(name, base) if inside else name).as_posix())
+def _spellings(value: str) -> Iterator[str]:
+    yield value
+    tried = {value}
+    plain = PureWindowsPath(value.strip()).as_posix()
+    for spelling in (value.strip(), plain, *(unicodedata.normalize(form, plain) for form in ("NFC", "NFD"))):
+        if spelling not in tried:
+            tried.add(spelling)
+            yield spelling
+
+
+def _image_id(image: str, folder: str) -> str:
+    inside = image.startswith(folder.rstrip(os.sep) + os.sep)
+    name = image[len(folder.rstrip(os.sep)) + 1:] if inside else image
+    return unicodedata.normalize("NFC", name.replace(os.sep, "/"))
 
 
 def _word(value: Any) -> str | None:

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from helpers import make_photos, make_tiny
+from PIL import Image
 
 from densecap_search import config
 from densecap_search.cli import main
+from densecap_search.collection.readers import read_collection
 from densecap_search.model.checkpoint import save_encoder
 from densecap_search.model.tuning import TUNE
 from densecap_search.retrieval.index import INDEX_TYPES, load_index
@@ -120,6 +123,32 @@ def test_queries_and_output_files(photos: Path, tiny_run: Path, tmp_path: Path):
 def test_export_writes_what_can_be_read_again(photos: Path, tmp_path: Path):
     assert run("export", photos, "-o", tmp_path / "out.jsonl").output == f"24 pictures written to {tmp_path / 'out.jsonl'}\n"
     assert "cannot export to" in run("export", photos, "-o", tmp_path / "out.xls", code=1).output
+    for name in ("out.csv", "out"):
+        run("export", photos, "-o", tmp_path / name)
+        assert read_collection(tmp_path / name).fingerprint() == read_collection(photos).fingerprint()
+
+
+def test_every_command_that_reads_a_collection_takes_a_format_and_hidden_pictures(photos: Path, tmp_path: Path):
+    (photos / ".hidden").mkdir()
+    shutil.copy(next(photos.rglob("*.png")), photos / ".hidden" / "one.png")
+    for words in (["inspect"], ["export", "-o", tmp_path / "o.jsonl"], ["index", "--model", "starter", "-o", tmp_path / "i"],
+                  ["evaluate", "--model", "starter"], ["finetune", "-o", tmp_path / "r"], ["finetune", "-o", tmp_path / "r", "--set", "data.format=yolo"]):
+        asked = [] if "--set" in words else ["--format", "yolo"]
+        output = run(words[0], photos, *words[1:], *asked, code=1).output
+        assert "unknown format 'yolo'; known formats: parquet, " in output
+    assert run("export", photos, "--format", "folder", "-o", tmp_path / "a.jsonl").output.startswith("24 pictures")
+    assert run("export", photos, "--hidden", "-o", tmp_path / "b.jsonl").output.startswith("25 pictures")
+
+
+def test_inspect_says_how_it_read_and_which_captions_say_nothing(tmp_path: Path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "1.jpg")
+    (tmp_path / "t.csv").write_text("image,caption\n1.jpg,IMG_0001\n")
+    output = run("inspect", tmp_path / "t.csv").output
+    assert "read as csv: a table whose cells are set apart by commas" in output
+    assert "1 pictures have a caption that a camera or a form left there: “IMG_0001”" in output
+    found = json.loads(run("inspect", tmp_path / "t.csv", "--json").output)
+    assert (found["format"], found["format_reason"]) == ("csv", "a table whose cells are set apart by commas")
+    assert found["weak_captions"] == [{"kind": "placeholder", "pictures": 1, "examples": ["IMG_0001"]}]
 
 
 def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_run: Path, tmp_path: Path):

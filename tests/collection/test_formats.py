@@ -83,14 +83,16 @@ def test_a_wrong_format_is_refused_with_a_sentence_or_skips_every_row(name: str,
     try:
         found = read_collection(path, format=name)
     except CollectionError as error:
-        assert str(path.parent) in str(error)
+        refusal, rows = str(error), []
     else:
+        refusal = ""
         rows = [row for record in found.records for row in record.rows] + [skip.row for skip in found.skipped if skip.row]
-        assert sorted(rows) == list(range(1, len(rows) + 1))
+    assert str(path.parent) in refusal or not refusal
+    assert sorted(rows) == list(range(1, len(rows) + 1))
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):
-    with pytest.raises(CollectionError, match="unknown format 'yolo'; known formats: parquet, webdataset, .*, csv"):
+    with pytest.raises(CollectionError, match=r"unknown format 'yolo'; known formats: parquet, webdataset, .*, csv"):
         read_collection(tmp_path, format="yolo")
 
 
@@ -171,7 +173,7 @@ def test_pictures_in_shards_are_files_that_open(tmp_path: Path):
 
 
 def test_a_shard_is_taken_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path, expected = lay_webdataset(tmp_path)
+    path, _ = lay_webdataset(tmp_path)
     before = read_collection(path)
     monkeypatch.setattr(tarfile, "open", lambda *_: pytest.fail("the shard was opened again"))
     (path / "000.tar").rename(path / "renamed.tar")  # the same content
