@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from densecap_search.evaluation.compare import PERCENT, Comparison
+from densecap_search.evaluation.compare import Comparison
 from densecap_search.evaluation.evaluate import DIRECTIONS, Direction
 from densecap_search.evaluation.html import COLOURS, plot
+from densecap_search.evaluation.metrics import PERCENT
 from densecap_search.evaluation.outcome import Mixtures
 from densecap_search.evaluation.slices import Slice
 

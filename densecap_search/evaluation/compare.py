@@ -15,14 +15,13 @@ from densecap_search.evaluation.intervals import (
     interval,
     swap_p_value,
 )
-from densecap_search.evaluation.metrics import LESS_IS_BETTER, MEDIANS, METRICS, Floats, Ints, statistic
+from densecap_search.evaluation.metrics import LESS_IS_BETTER, MEDIANS, METRICS, PERCENT, Floats, Ints, statistic
 
 if TYPE_CHECKING:
     from densecap_search.evaluation.evaluate import Direction, Report
 
 LEAST_CLUSTERS = 6  # the fewest differing clusters that can show anything at 5 %: 2 · 2⁻⁵ > 0.05 ≥ 2 · 2⁻⁶
 LEVEL = 0.05
-PERCENT = frozenset(name for name in METRICS if name.startswith("R@"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def compare_reports(first: Report, second: Report) -> Comparison:
 def verdict(name: str, difference: Difference) -> str:
     """One sentence: whether this set can tell the two apart by a figure, and what it could have shown."""
     if not difference.wins + difference.losses:
-        return f"both are the same on all {difference.queries} queries"
+        return f"{name} is the same on each of the {difference.queries} queries"
     unit = " points" if name in PERCENT else ""
     form = ".1f" if name in PERCENT else ".3g"
     amount = (f"{name} differs by {difference.value:+{form}}{unit} ({difference.low:+{form}} to "

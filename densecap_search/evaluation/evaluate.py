@@ -24,7 +24,7 @@ RANKING = (
     "float32. The same picture twice (by content, or by group) and the identical caption twice are right answers "
     "together. R@K, MRR and ranks count the best right answer; nDCG and mAP count all, each at the number of right "
     "answers up to it + the wrong ones that score higher + half of the wrong ones that score the same. Intervals: "
-    "95 %, bootstrap over pictures, all queries of a picture together."
+    "95 %, bootstrap over pictures, all queries of a picture together; for a share of 0 or 100 %, the exact bound."
 )
 
 

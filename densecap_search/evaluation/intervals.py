@@ -42,6 +42,11 @@ def interval(drawn: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def all_or_none_bound(clusters: int) -> float:
+    """The share that yields only hits, in so many draws, in 2.5 % of cases (Clopper and Pearson 1934)."""
+    return float((INTERVAL[0] / 100) ** (1 / clusters))
+
+
 def flip_p_value(differences: Floats, clusters: Ints, *, seed: int = 0) -> float:
     """Two-sided p-value of a mean paired difference [Q] under random signs of whole clusters.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from densecap_search.evaluation.intervals import bootstrap_means, bootstrap_medians, interval
+from densecap_search.evaluation.intervals import all_or_none_bound, bootstrap_means, bootstrap_medians, interval
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -125,6 +125,7 @@ METRICS: Mapping[str, Callable[[Ranks], Floats]] = {
     "median_rank": lambda ranks: ranks.rank,
 }
 MEDIANS = frozenset({"median_rank"})
+PERCENT = frozenset(name for name in METRICS if name.startswith("R@"))
 LESS_IS_BETTER = frozenset({"mean_rank", "median_rank"})
 QUICK = ("R@1", "R@5", "R@10", "MRR")  # what training measures after every epoch; they need the best right answer only
 
@@ -221,14 +222,22 @@ def _distinct(vectors: Scores) -> tuple[Scores, Ints | None]:
 
 def summarise(ranks: Ranks, clusters: Ints, *, names: Sequence[str] = tuple(METRICS), seed: int = 0
               ) -> dict[str, Figure]:
-    """Metrics with bootstrap intervals; queries of one cluster (a picture) are drawn together."""
+    """Metrics with bootstrap intervals; queries of one cluster (a picture) are drawn together.
+
+    A share of 0 or 100 % has no spread to draw from: there the interval ends at the exact bound for so many clusters.
+    """
     values = np.stack([METRICS[name](ranks) for name in names], axis=1)
     drawn = bootstrap_means(values, clusters, seed=seed)
     for column, name in enumerate(names):
         if name in MEDIANS:
             drawn[:, column] = bootstrap_medians(values[:, column], clusters, seed=seed)
-    return {name: Figure(statistic(name, values[:, column]), *interval(drawn[:, column]))
-            for column, name in enumerate(names)}
+    found = {name: Figure(statistic(name, values[:, column]), *interval(drawn[:, column]))
+             for column, name in enumerate(names)}
+    least = 100 * all_or_none_bound(len(np.unique(clusters)))
+    for name in PERCENT & set(names):
+        if found[name].value in (0.0, 100.0):
+            found[name] = Figure(0.0, 0.0, 100 - least) if found[name].value == 0 else Figure(100.0, least, 100.0)
+    return found
 
 
 def statistic(name: str, values: Floats) -> float:

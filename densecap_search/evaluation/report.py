@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from densecap_search import __version__
 from densecap_search.evaluation import charts
-from densecap_search.evaluation.compare import PERCENT, Comparison, Difference, verdict
+from densecap_search.evaluation.compare import Comparison, Difference, verdict
 from densecap_search.evaluation.confusions import Confusion, image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import DIRECTIONS, RANKING, Direction, Report
 from densecap_search.evaluation.html import render
-from densecap_search.evaluation.metrics import MEANINGS, METRICS, Figure
+from densecap_search.evaluation.metrics import MEANINGS, METRICS, PERCENT, Figure
 from densecap_search.evaluation.outcome import Outcome, Retention
 from densecap_search.evaluation.slices import Slice
 from densecap_search.files import write_text

@@ -232,6 +232,13 @@ def test_intervals_hold_the_value_and_draw_the_captions_of_a_picture_together():
     assert single["R@1"].high - single["R@1"].low == pytest.approx(2 * 1.96 * 100 * (p * (1 - p) / 100) ** 0.5, rel=0.15)
 
 
+def test_a_share_of_all_or_none_is_not_certain():
+    all_right, none_right = (summarise(Ranks.of([rank] * 10), np.arange(10), names=("R@5",))["R@5"] for rank in (1.0, 9.0))
+    # if the share were 0.6915, ten of ten would come in 0.6915¹⁰ = 2.5 % of cases
+    assert (all_right.value, all_right.low, all_right.high) == (100.0, pytest.approx(69.15, abs=0.01), 100.0)
+    assert (none_right.value, none_right.low, none_right.high) == (0.0, 0.0, pytest.approx(30.85, abs=0.01))
+
+
 def test_the_interval_of_the_median_is_that_of_a_plain_bootstrap():
     rank = np.random.default_rng(3).integers(1, 40, 31).astype(float)
     clusters = np.repeat(np.arange(11), [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1])
