@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from densecap_search.collection.images import IMAGE_SUFFIXES
+from densecap_search.collection.image_types import IMAGE_SUFFIXES
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import normal_split
 from densecap_search.errors import CollectionError

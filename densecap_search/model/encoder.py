@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from open_clip.transformer import TextTransformer
 from PIL import Image
 from torch import Tensor, nn
 
-from densecap_search.collection.images import DECODER_VERSION
+from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS
 from densecap_search.errors import ModelError
 from densecap_search.files import HASH_BYTES, hash_text
 from densecap_search.model import window
@@ -82,7 +82,7 @@ class DualEncoder:
 
     def __init__(
         self, model: Any, spec: EncoderSpec, tokenizer: Any, *, device: torch.device | str = "cpu",
-        precision: str = "fp32",
+        precision: str = "fp32", max_pixels: int = MAX_PIXELS,
     ) -> None:
         if not isinstance(model, open_clip.CustomTextCLIP):
             raise ModelError(f"{spec.source} is a {type(model).__name__}; only dual encoders are supported")
@@ -91,6 +91,7 @@ class DualEncoder:
         self.spec = spec
         self.tokenizer = tokenizer
         self.precision = precision
+        self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
         self._tower_hashes: dict[tuple[Any, ...], str] = {}
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
         self._mean = torch.tensor(normalise.mean, device=self.device)[:, None, None]
@@ -125,6 +126,7 @@ class DualEncoder:
 
         A quarter of the memory of float32, which is what a large batch mostly consists of.
         """
+        image = within_ratio(image, self.spec.preprocess.get("resize_mode", "shortest"), self.image_size)
         for step in self._resize:
             image = step(image)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
@@ -262,6 +264,39 @@ class DualEncoder:
 
 def _belongs(name: str, attribute: str) -> bool:
     return name == attribute or name.startswith(f"{attribute}.")
+
+
+# how a picture is brought to the tower's size → open_clip's word for it
+RESIZE_MODES: Mapping[str, str] = {"crop": "shortest", "pad": "longest", "squash": "squash"}
+MAX_RATIO = 64  # of a picture's sides, before a crop to the middle
+
+
+def with_resize(preprocess: Mapping[str, Any], resize: str) -> dict[str, Any]:
+    """Preprocessing settings with another way to bring pictures to the tower's size, a key of RESIZE_MODES.
+
+    The border of pad has the mean colour, which normalisation makes (nearly) 0.
+    """
+    changed = dict(preprocess)
+    if RESIZE_MODES[resize] == preprocess.get("resize_mode", "shortest"):
+        return changed  # and so is the fingerprint
+    changed["resize_mode"] = RESIZE_MODES[resize]
+    if resize == "pad":
+        changed["fill_color"] = [round(255 * value) for value in PreprocessCfg(**preprocess).mean]
+    return changed
+
+
+def within_ratio(image: Image.Image, resize_mode: str, size: int) -> Image.Image:
+    """A strip so thin that resizing would make it vanish, or fill the memory, made thicker or shorter; others as is."""
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    if resize_mode == "longest" and long > size * short:
+        least = -(-long // size)
+        return image.resize((max(width, least), max(height, least)))
+    if resize_mode == "shortest" and long > MAX_RATIO * short:
+        across, down = min(width, MAX_RATIO * short), min(height, MAX_RATIO * short)
+        left, top = (width - across) // 2, (height - down) // 2
+        return image.crop((left, top, left + across, top + down))
+    return image
 
 
 def default_preprocess(**changes: Any) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool =
 
 def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
     """A picture as the image tower takes it, uint8 [3, H, W], or why it cannot be had."""
-    image = open_image(path, min_side=encoder.image_size)
+    image = open_image(path, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
     return image if isinstance(image, Skipped) else encoder.preprocess(image)
 
 

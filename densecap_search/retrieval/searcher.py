@@ -48,7 +48,7 @@ class Searcher:
 
     def by_image(self, path: Path, k: int) -> list[Hit]:
         """Hits for a picture: what looks like it."""
-        image = open_image(path, min_side=self.encoder.image_size)
+        image = open_image(path, min_side=self.encoder.image_size, max_pixels=self.encoder.max_pixels)
         if isinstance(image, Skipped):
             raise DensecapError(f"cannot search by {image}")
         with self._lock:
