@@ -53,7 +53,7 @@ class _Group(click.Group):
 
 
 def _model_options(command: F) -> F:
-    """--model, --pretrained, --arch and --device, for commands that encode."""
+    """--model and what goes with it, for commands that encode."""
     for option in reversed((
         click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
                      "hf-hub:…, local-dir:…, a checkpoint file, or a Hugging Face folder."),
@@ -63,6 +63,17 @@ def _model_options(command: F) -> F:
     )):
         command = option(command)
     return command
+
+
+_resize_option = click.option(
+    "--resize", type=click.Choice(config.RESIZES), help="How pictures are brought to the model's size: the middle, all "
+    "of it with a border, or all of it out of shape. Default: as the model has it, crop for CLIP.")
+_long_text_option = click.option(
+    "--long-text", type=click.Choice(config.LONG_TEXT), help="A caption beyond the text window: cut, or split at "
+    "sentence ends and scored by the mean or the best segment. Default: as the model has it, mostly cut.")
+_max_pixels_option = click.option(
+    "--max-pixels", type=click.IntRange(1), metavar="N", help="Larger pictures are skipped, for decoding takes 3 bytes "
+    "a pixel. Default: 178956970.")
 
 
 def _collection_options(command: F) -> F:
@@ -199,6 +210,9 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @click.option("--epochs", type=int)
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--context-length", type=int, help="Text window in tokens. Default: 248 for CLIP's text towers.")
+@_long_text_option
+@_resize_option
+@_max_pixels_option
 @click.option("--checkpoint", type=click.Choice(["best", "last"]), help="Keep the best on validation, or the last.")
 @click.option("--interpolate", metavar="A", help="Weights A·tuned + (1 - A)·original; or auto, chosen on val.")
 @click.option("--diagnose", type=int, metavar="N", help="Measure saturation every N steps.")
@@ -257,6 +271,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
+    "resize": "model.resize", "long_text": "model.long_text", "max_pixels": "data.max_pixels",
     "caption_column": "data.caption_column", "objective": "train.objective",
     "gamma": "train.gamma", "late_interaction": "train.late_interaction",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
@@ -289,11 +304,13 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
 @_model_options
 @_collection_options
 @click.option("--type", "kind", type=click.Choice(["auto", "flat"]), default="auto", show_default=True)
+@_resize_option
+@_max_pixels_option
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
-          device: str, image_column: str | None, caption_column: str | None, kind: str, precision: str,
-          strict: bool) -> None:
+          device: str, image_column: str | None, caption_column: str | None, kind: str, resize: str | None,
+          max_pixels: int | None, precision: str, strict: bool) -> None:
     """Make an index of a collection or a folder of pictures, or bring it up to date.
 
     Run again, it encodes only pictures that are new or changed, and drops those that are gone.
@@ -301,6 +318,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     \b
     densecap index photos/ --model runs/mine -o indexes/mine
     densecap index table.csv --model starter -o indexes/table
+    densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
     """
     from densecap_search.files import check_writable
     from densecap_search.model.sources import load_encoder
@@ -309,9 +327,9 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
 
     talk = terminal_talk()
     found = _read(collection, image_column, caption_column)
-    model = _model(output, model_name, pretrained, arch)
+    model = _model(output, model_name, pretrained, arch, resize)
     check_writable(output)
-    encoder = load_encoder(**model, device=device, precision=precision)
+    encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)
     talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
     with joined() as processes:
@@ -331,19 +349,21 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
                f"in {time.monotonic() - started:.1f} s")
 
 
-def _model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None) -> dict[str, Any]:
+def _model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
+           resize: str | None = None) -> dict[str, Any]:
     """The keywords of load_encoder; without --model those of the index that is being updated."""
     from densecap_search.retrieval.index import is_index, load_index
 
     if name is None:
-        if pretrained or arch:
-            raise ConfigError("--pretrained and --arch go with --model")
+        if pretrained or arch or resize:
+            raise ConfigError("--pretrained, --arch and --resize go with --model")
         if index_folder is not None and is_index(index_folder):
             return load_index(index_folder).manifest.model
         raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
     if Path(name).expanduser().exists():
         name = str(Path(name).expanduser().resolve())
-    return {"name": name.strip(), **{k: v for k, v in (("pretrained", pretrained), ("arch", arch)) if v}}
+    given = {"pretrained": pretrained, "arch": arch, "resize": resize}
+    return {"name": name.strip(), **{key: value for key, value in given.items() if value}}
 
 
 @main.command()
@@ -356,9 +376,11 @@ def _model(index_folder: Path | None, name: str | None, pretrained: str | None, 
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
 @_model_options
+@_long_text_option
+@_max_pixels_option
 def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, k: int,
            output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
-           device: str) -> None:
+           device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
@@ -373,13 +395,13 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
     model = _model(None, model_name, pretrained, arch) if model_name else None
-    searcher = open_searcher(index_folder, model=model, device=device)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if image is not None:
         results = [(str(image), searcher.by_image(image, k))]
     else:
         captions = [caption] if caption is not None else _read_queries(queries)
         hits, truncation = searcher.by_captions(captions, k)
-        if truncation.truncated:
+        if truncation.longer:
             click.echo(str(truncation), err=True)
         results = list(zip(captions, hits, strict=True))
     if output:
@@ -423,12 +445,15 @@ def _read_queries(path: Path | None) -> list[str]:
 @_model_options
 @_collection_options
 @click.option("--against", multiple=True, metavar="M2", help="Another model, measured on the same pictures.")
+@_long_text_option
+@_resize_option
+@_max_pixels_option
 @click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-             image_column: str | None, caption_column: str | None, against: tuple[str, ...], split: str,
-             precision: str, as_json: bool) -> None:
+             image_column: str | None, caption_column: str | None, against: tuple[str, ...], long_text: str | None,
+             resize: str | None, max_pixels: int | None, split: str, precision: str, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank.
 
     \b
@@ -444,7 +469,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
 
     found = _read(collection, image_column, caption_column)
     names = [name.strip() for name in split.split(",") if name.strip()]
-    first = _model(None, model_name, pretrained, arch)
+    first = _model(None, model_name, pretrained, arch, resize)
     models = [first, *({"name": name} for name in against)]
     talk = terminal_talk()
     chosen = next((splits for model in models if (splits := read_splits(Path(model["name"]))[0])), {})
@@ -457,7 +482,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     hashed = hashed or hash_images(records, talk=talk)
     reports = []
     for model in models:
-        encoder = load_encoder(**model, device=device, precision=precision)
+        encoder = load_encoder(**model, device=device, precision=precision, long_text=long_text, max_pixels=max_pixels)
         _, trained = read_splits(Path(model["name"]))
         reports.append(run_evaluate(encoder, records, model=model["name"], collection=found.name, splits=names,
                                     trained_hashes=trained, hashed=hashed, talk=talk))
@@ -474,8 +499,9 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
 @_model_options
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
+@_long_text_option
 def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-          host: str, port: int) -> None:
+          host: str, port: int, long_text: str | None) -> None:
     """Open a page that searches an index.
 
     \b
@@ -486,7 +512,7 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     from densecap_search.ui.app import launch
 
     model = _model(None, model_name, pretrained, arch) if model_name else None
-    searcher = open_searcher(index_folder, model=model, device=device)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
     app = launch(searcher, host=host, port=port)
     click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
     app.block_thread()

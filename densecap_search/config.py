@@ -22,6 +22,8 @@ SIMILARITIES = ("live", "frozen", "centred")
 BATCHES = ("random", "neighbours")
 TUNE_MODES = ("full", "heads", "last", "lora", "dora")
 TUNE_FORMS = ("full", "heads", "last:N", "lora", "dora")  # as people write them
+RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's size
+LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -35,6 +37,7 @@ class DataConfig:
     use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1
+    max_pixels: int | None = None  # larger pictures are left out; None: 178,956,970, which are 0.5 GiB of memory
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
 
 
@@ -46,6 +49,8 @@ class ModelConfig:
     pretrained: str | None = None
     arch: str | None = None
     context_length: int | None = None  # tokens; None: 248 for causal CLIP towers, others keep their own
+    resize: str | None = None  # one of RESIZES; None: as the model has it, which for CLIP is crop
+    long_text: str | None = None  # one of LONG_TEXT; None: as the model has it, which is cut
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,12 @@ def check(config: RunConfig) -> RunConfig:
     _within("data.val_share", data.val_share, 0, 0.9)
     _within("data.test_share", data.test_share, 0, 0.9)
     _within("data.val_share and data.test_share together", data.val_share + data.test_share, 0, 0.9)
+    _within("data.max_pixels", data.max_pixels, 1, None)
     _within("model.context_length", config.model.context_length, 3, None)
+    for key, value, allowed in (("resize", config.model.resize, RESIZES),
+                                ("long_text", config.model.long_text, LONG_TEXT)):
+        if value is not None:
+            _one_of(f"model.{key}", value, allowed)
     return config
 
 

@@ -13,7 +13,7 @@ from densecap_search.errors import CollectionError
 from densecap_search.evaluation.metrics import Figure, Ranks, mean_figures, median_rank, rank_queries, summarise
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts, hash_images
+from densecap_search.retrieval.embeddings import Array, embed_images, embed_queries, hash_images
 from densecap_search.talk import SILENT, Talk
 
 Hashed = tuple[dict[str, str], list[Skipped]]
@@ -39,19 +39,22 @@ class Direction:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Vectors of pictures [N, D] and of captions [Q, D], and the picture of each caption [Q]."""
+    """Vectors of pictures [N, D] and of captions [S, D], the picture of each caption [Q], and its rows in text [Q]."""
 
     image: Array
     text: Array
     owner: np.ndarray[Any, np.dtype[np.int64]]
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None  # None: one each
 
     def text_to_image(self) -> Ranks:
         """The rank of each caption's picture."""
-        return rank_queries(self.text, self.image, self.owner, np.arange(len(self.image)))
+        return rank_queries(self.text, self.image, self.owner, np.arange(len(self.image)),
+                            query_counts=self.counts)
 
     def image_to_text(self) -> Ranks:
         """The rank of each picture's best caption."""
-        return rank_queries(self.image, self.text, np.arange(len(self.image)), self.owner)
+        return rank_queries(self.image, self.text, np.arange(len(self.image)), self.owner,
+                            gallery_counts=self.counts)
 
     def mean_figures(self) -> dict[str, dict[str, float]]:
         """Direction → metric → value, without intervals."""
@@ -64,8 +67,8 @@ def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping
     """Vectors of the records whose pictures can be opened, and of their captions."""
     embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
     kept = _in_order(records, embeddings.image_ids)
-    text, _ = embed_texts(encoder, [caption for record in kept for caption in record.captions], cached=cached)
-    return Pairs(embeddings.vectors, text, _owners(kept))
+    text = embed_queries(encoder, [caption for record in kept for caption in record.captions], cached=cached)
+    return Pairs(embeddings.vectors, text.rows, _owners(kept), text.counts)
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,10 @@ def evaluate(
                               + (f"; the first: {skipped[0]}" if skipped else ""))
     captions = [caption for record in kept for caption in record.captions]
     owner = _owners(kept)
-    text, truncation = embed_texts(encoder, captions, talk=talk)
-    pairs = Pairs(embeddings.vectors, text, owner)
+    text = embed_queries(encoder, captions, talk=talk)
+    pairs = Pairs(embeddings.vectors, text.rows, owner, text.counts)
     return Report(
-        model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), truncation,
+        model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), text.truncation,
         text_to_image=_direction(pairs.text_to_image(), owner, len(kept)),
         image_to_text=_direction(pairs.image_to_text(), np.arange(len(kept)), len(captions)),
         skipped=skipped, trained_on=sum(hashes[record.image_id] in trained_hashes for record in kept),

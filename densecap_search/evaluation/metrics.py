@@ -46,25 +46,43 @@ METRICS: Mapping[str, Callable[[Floats], Floats]] = {
 
 
 def rank_queries(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float32],
-                 query_labels: Ints, gallery_labels: Ints) -> Ranks:
+                 query_labels: Ints, gallery_labels: Ints, *, query_counts: Ints | None = None,
+                 gallery_counts: Ints | None = None) -> Ranks:
     """Ranks of the right answers by cosine.
 
     queries [Q, D], gallery [N, D]: unit rows. An item of the gallery is right for a query if their labels are equal.
     rank = 1 + wrong items that score higher than the best right one + half of the wrong ones that score the same,
     in float32. Scores are computed in blocks of bounded memory.
+    query_counts, gallery_counts: rows of each query, of each item, where it has several and the best one decides.
     """
     queries, gallery = np.asarray(queries, np.float32), np.asarray(gallery, np.float32)
-    rank = np.empty(len(queries), np.float64)
-    ties = np.empty(len(queries), np.int64)
+    rank = np.empty(len(query_labels), np.float64)
+    ties = np.empty(len(query_labels), np.int64)
     step = max(1, BLOCK_SCORES // max(1, len(gallery)))
-    for start in range(0, len(queries), step):
+    for start in range(0, len(query_labels), step):
         block = slice(start, start + step)
-        scores = queries[block] @ gallery.T
+        scores = best_scores(queries, gallery, query_counts, gallery_counts, block)
         right = query_labels[block, None] == gallery_labels[None, :]
         best = np.where(right, scores, -np.inf).max(axis=1, keepdims=True)
         ties[block] = ((scores == best) & ~right).sum(axis=1)
         rank[block] = 1 + ((scores > best) & ~right).sum(axis=1) + ties[block] / 2
     return Ranks(rank, ties)
+
+
+def best_scores(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float32], query_counts: Ints | None,
+                gallery_counts: Ints | None, block: slice) -> npt.NDArray[np.float32]:
+    """Cosines of a block of queries with all items [b, N]; where either has several rows, that of the best two."""
+    if query_counts is None or len(queries) == len(query_counts):
+        scores = queries[block] @ gallery.T
+    else:
+        bounds = np.concatenate([[0], np.cumsum(query_counts)])
+        first, last = bounds[block.start], bounds[min(block.stop, len(query_counts))]
+        scores = np.maximum.reduceat(queries[first:last] @ gallery.T, bounds[:-1][block] - first, axis=0)
+    if gallery_counts is None or len(gallery) == len(gallery_counts):
+        return scores
+    best: npt.NDArray[np.float32] = np.maximum.reduceat(
+        scores, np.concatenate([[0], np.cumsum(gallery_counts)[:-1]]), axis=1)
+    return best
 
 
 def summarise(ranks: Ranks, clusters: Ints, *, seed: int = 0) -> dict[str, Figure]:

@@ -27,7 +27,9 @@ from densecap_search.model import window
 from densecap_search.model.adapters import folded_state
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.heads import HeadSlot, head_slot
+from densecap_search.model.segments import Segments, split_text
 from densecap_search.model.tokens import forward_with_tokens, word_mask
+from densecap_search.model.window import Truncation
 
 Tower = Literal["image", "text"]
 
@@ -39,6 +41,8 @@ class EncoderSpec:
     source: where it came from, in words (``starter``, ``ViT-B-16 (openai)``); not part of the fingerprint.
     model_cfg: open_clip's model configuration; names of Hugging Face folders in it are replaced at load time.
     starter_heads: tower → arguments of :class:`SkipHead`, where such heads replace open_clip's own.
+    long_text: what becomes of captions beyond the window, of LONG_TEXT; not part of the fingerprint, for pictures'
+    vectors and those of segments are the same either way.
     """
 
     source: str
@@ -46,6 +50,7 @@ class EncoderSpec:
     preprocess: dict[str, Any]
     context_length: int
     starter_heads: dict[str, Any] | None = None
+    long_text: str = "cut"
 
     def identity(self) -> str:
         """What of it decides the vectors, as text."""
@@ -143,16 +148,38 @@ class DualEncoder:
         height, width = (size, size) if isinstance(size, int) else size
         return torch.empty(count, 3, height, width, dtype=torch.uint8)
 
+    def segments(self, captions: Sequence[str]) -> Segments:
+        """The parts in which captions are read: each whole or cut, or where long_text says so split to fit."""
+        lengths = [length for at in range(0, len(captions), 1024) for length in self.lengths(captions[at:at + 1024])]
+        window = self.context_length
+        if self.spec.long_text == "cut":
+            return Segments(tuple((caption,) for caption in captions), Truncation.of(lengths, window))
+        texts = tuple((caption,) if length <= window else tuple(split_text(caption, window, self.lengths))
+                      for caption, length in zip(captions, lengths, strict=True))
+        return Segments(texts, Truncation.of_split(lengths, window, [len(parts) for parts in texts]))
+
+    def lengths(self, captions: Sequence[str]) -> tuple[int, ...]:
+        """The tokens that each caption would have without a window."""
+        if self._plain_bpe:
+            return tuple(len(self.tokenizer.encode(caption)) + 2 for caption in captions)
+        if not isinstance(self.tokenizer, HFTokenizer):
+            ids = self.tokenizer(list(captions), context_length=self.context_length)
+            return tuple(int((row != 0).sum()) for row in ids)
+        cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
+        return tuple(len(row) for row in self.tokenizer.tokenizer(cleaned, verbose=False).input_ids) if cleaned else ()
+
+    @property
+    def _plain_bpe(self) -> bool:
+        return isinstance(self.tokenizer, SimpleTokenizer) and self.tokenizer.reduction_fn is None
+
     def tokenize(self, captions: Sequence[str]) -> Tokens:
         """Captions → token numbers, cut to the window, padded to the longest of them."""
-        if isinstance(self.tokenizer, SimpleTokenizer) and self.tokenizer.reduction_fn is None:
+        if self._plain_bpe:
             return self._tokenize_bpe(captions)
         ids = self.tokenizer(list(captions), context_length=self.context_length)
+        lengths = self.lengths(captions)
         if not isinstance(self.tokenizer, HFTokenizer):
-            return Tokens(ids, tuple(int((row != 0).sum()) for row in ids))
-        cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
-        full = self.tokenizer.tokenizer(cleaned, verbose=False).input_ids
-        lengths = tuple(len(row) for row in full)
+            return Tokens(ids, lengths)
         if isinstance(self.model.text, TextTransformer):
             return Tokens(ids, lengths)  # towers that pool the last position need the padding
         return Tokens(ids[:, : max(lengths, default=1)], lengths)
