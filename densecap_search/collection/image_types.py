@@ -14,7 +14,7 @@ RAW_SUFFIXES = frozenset(
         "orf", "pef", "raf", "rw2", "rwl", "sr2", "srf", "srw", "x3f",
     )
 )
-HEIC_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
+HEIC_SUFFIXES = frozenset({".heic", ".heics", ".heif", ".heifs", ".hif"})
 JXL_SUFFIXES = frozenset({".jxl"})
 IMAGE_SUFFIXES = RAW_SUFFIXES | HEIC_SUFFIXES | JXL_SUFFIXES | frozenset(
     f".{name}" for name in (

@@ -72,6 +72,7 @@ def rank_queries(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float
 def best_scores(queries: npt.NDArray[np.float32], gallery: npt.NDArray[np.float32], query_counts: Ints | None,
                 gallery_counts: Ints | None, block: slice) -> npt.NDArray[np.float32]:
     """Cosines of a block of queries with all items [b, N]; where either has several rows, that of the best two."""
+    scores: npt.NDArray[np.float32]
     if query_counts is None or len(queries) == len(query_counts):
         scores = queries[block] @ gallery.T
     else:
