@@ -56,7 +56,7 @@ class _Group(click.Group):
 
 
 def _model_options(command: F) -> F:
-    """--model, --pretrained, --arch and --device, for commands that encode."""
+    """--model and what goes with it, for commands that encode."""
     for option in reversed((
         click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
                      "hf-hub:…, local-dir:…, a checkpoint file, or a Hugging Face folder."),
@@ -66,6 +66,17 @@ def _model_options(command: F) -> F:
     )):
         command = option(command)
     return command
+
+
+_resize_option = click.option(
+    "--resize", type=click.Choice(config.RESIZES), help="How pictures are brought to the model's size: the middle, all "
+    "of it with a border, or all of it out of shape. Default: as the model has it, crop for CLIP.")
+_long_text_option = click.option(
+    "--long-text", type=click.Choice(config.LONG_TEXT), help="A caption beyond the text window: cut, or split at "
+    "sentence ends and scored by the mean or the best segment. Default: as the model has it, mostly cut.")
+_max_pixels_option = click.option(
+    "--max-pixels", type=click.IntRange(1), metavar="N", help="Larger pictures are skipped, for decoding takes 3 bytes "
+    "a pixel. Default: 178956970.")
 
 
 def _collection_options(command: F) -> F:
@@ -212,6 +223,9 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
 @click.option("--epochs", type=int)
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--context-length", type=int, help="Text window in tokens. Default: 248 for CLIP's text towers.")
+@_long_text_option
+@_resize_option
+@_max_pixels_option
 @click.option("--checkpoint", type=click.Choice(["best", "last"]), help="Keep the best on validation, or the last.")
 @click.option("--interpolate", metavar="A", help="Weights A·tuned + (1 - A)·original; or auto, chosen on val.")
 @click.option("--diagnose", type=int, metavar="N", help="Measure saturation every N steps.")
@@ -272,6 +286,7 @@ _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
     "context_length": "model.context_length", "image_column": "data.image_column",
     "caption_column": "data.caption_column", "format": "data.format", "hidden": "data.hidden",
+    "resize": "model.resize", "long_text": "model.long_text", "max_pixels": "data.max_pixels",
     "objective": "train.objective",
     "gamma": "train.gamma", "late_interaction": "train.late_interaction",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
@@ -305,11 +320,13 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
 @_collection_options
 @click.option("--type", "kind", type=click.Choice(["auto", *config.INDEX_NAMES]), default="auto", show_default=True,
               help="flat is exact; hnsw, a graph for very many pictures, is not. auto: as it is, or flat.")
+@_resize_option
+@_max_pixels_option
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
           device: str, image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
-          kind: str, precision: str, strict: bool) -> None:
+          kind: str, resize: str | None, max_pixels: int | None, precision: str, strict: bool) -> None:
     """Make an index of a collection or a folder of pictures, or bring it up to date.
 
     Run again, it encodes only pictures that are new or changed, and drops those that are gone.
@@ -317,6 +334,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     \b
     densecap index photos/ --model runs/mine -o indexes/mine
     densecap index table.csv --model starter -o indexes/table
+    densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
     """
     from densecap_search.files import check_writable
     from densecap_search.model.sources import load_encoder
@@ -325,9 +343,9 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
 
     talk = terminal_talk()
     found = _read(collection, image_column, caption_column, format, hidden)
-    model = _model(output, model_name, pretrained, arch)
+    model = _model(output, model_name, pretrained, arch, resize)
     check_writable(output)
-    encoder = load_encoder(**model, device=device, precision=precision)
+    encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)
     talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
     with joined() as processes:
@@ -347,19 +365,21 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
                f"in {time.monotonic() - started:.1f} s")
 
 
-def _model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None) -> dict[str, Any]:
+def _model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
+           resize: str | None = None) -> dict[str, Any]:
     """The keywords of load_encoder; without --model those of the index that is being updated."""
     from densecap_search.retrieval.index import is_index, load_index
 
     if name is None:
-        if pretrained or arch:
-            raise ConfigError("--pretrained and --arch go with --model")
+        if pretrained or arch or resize:
+            raise ConfigError("--pretrained, --arch and --resize go with --model")
         if index_folder is not None and is_index(index_folder):
             return load_index(index_folder).manifest.model
         raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
     if Path(name).expanduser().exists():
         name = str(Path(name).expanduser().resolve())
-    return {"name": name.strip(), **{k: v for k, v in (("pretrained", pretrained), ("arch", arch)) if v}}
+    given = {"pretrained": pretrained, "arch": arch, "resize": resize}
+    return {"name": name.strip(), **{key: value for key, value in given.items() if value}}
 
 
 @main.command()
@@ -372,9 +392,11 @@ def _model(index_folder: Path | None, name: str | None, pretrained: str | None, 
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
 @_model_options
+@_long_text_option
+@_max_pixels_option
 def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, k: int,
            output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
-           device: str) -> None:
+           device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
@@ -389,13 +411,13 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
     model = _model(None, model_name, pretrained, arch) if model_name else None
-    searcher = open_searcher(index_folder, model=model, device=device)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if image is not None:
         results = [(str(image), searcher.by_image(image, k))]
     else:
         captions = [caption] if caption is not None else _read_queries(queries)
         hits, truncation = searcher.by_captions(captions, k)
-        if truncation.truncated:
+        if truncation.longer:
             click.echo(str(truncation), err=True)
         results = list(zip(captions, hits, strict=True))
     if output:
@@ -439,6 +461,9 @@ def _read_queries(path: Path | None) -> list[str]:
 @_model_options
 @_collection_options
 @click.option("--against", multiple=True, metavar="M2", help="Another model, compared on the same queries.")
+@_long_text_option
+@_resize_option
+@_max_pixels_option
 @click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
 @click.option("--slice", "slices", multiple=True, metavar="COLUMN",
               help="Also by words, truncated, hardness, or a column of the table. May be given again.")
@@ -452,8 +477,9 @@ def _read_queries(path: Path | None) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
              image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
-             against: tuple[str, ...], split: str, slices: tuple[str, ...], index_folder: Path | None,
-             retain: Path | None, precision: str, report: Path | None, per_query: Path | None, as_json: bool) -> None:
+             against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int | None, split: str,
+             slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, precision: str,
+             report: Path | None, per_query: Path | None, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
@@ -472,11 +498,12 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
         if path and path.suffix.lower() not in suffixes:
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
-    models = [_model(None, model_name, pretrained, arch), *({"name": name} for name in against)]
+    models = [_model(None, model_name, pretrained, arch, resize), *({"name": name} for name in against)]
     outcome = run_evaluation(
         _read(collection, image_column, caption_column, format, hidden), models, device=device, precision=precision,
         splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
-        slices=(*slices, *(BUILT_IN if report else ())), talk=terminal_talk(),
+        slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
+        talk=terminal_talk(),
         retain=_read(retain, None, None, None, None) if retain else None,
     )
     tell_skipped(outcome.reports[0].skipped)
@@ -548,8 +575,9 @@ def _place(text: str) -> tuple[str, str]:
 @_model_options
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
+@_long_text_option
 def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-          host: str, port: int) -> None:
+          host: str, port: int, long_text: str | None) -> None:
     """Open a page that searches an index.
 
     \b
@@ -560,7 +588,7 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     from densecap_search.ui.app import launch
 
     model = _model(None, model_name, pretrained, arch) if model_name else None
-    searcher = open_searcher(index_folder, model=model, device=device)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
     app = launch(searcher, host=host, port=port)
     click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
     app.block_thread()

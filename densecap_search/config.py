@@ -23,6 +23,8 @@ SIMILARITIES = ("live", "frozen", "centred")
 BATCHES = ("random", "neighbours")
 TUNE_MODES = ("full", "heads", "last", "lora", "dora")
 TUNE_FORMS = ("full", "heads", "last:N", "lora", "dora")  # as people write them
+RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's size
+LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -40,6 +42,7 @@ class DataConfig:
     test_share: float = 0.1
     split_seed: int | None = None  # of the splits that are made; None: train.seed
     fraction: float = 1.0  # share of the training pictures that is used, drawn by train.seed
+    max_pixels: int | None = None  # larger pictures are left out; None: 178,956,970, which are 0.5 GiB of memory
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
 
 
@@ -51,6 +54,8 @@ class ModelConfig:
     pretrained: str | None = None
     arch: str | None = None
     context_length: int | None = None  # tokens; None: 248 for causal CLIP towers, others keep their own
+    resize: str | None = None  # one of RESIZES; None: as the model has it, which for CLIP is crop
+    long_text: str | None = None  # one of LONG_TEXT; None: as the model has it, which is cut
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,12 @@ def check(config: RunConfig) -> RunConfig:
     _within("data.split_seed", data.split_seed, 0, 2**31 - 1)
     _within("data.fraction", data.fraction, 0, 1)
     _within("data.val_share and data.test_share together", data.val_share + data.test_share, 0, 0.9)
+    _within("data.max_pixels", data.max_pixels, 1, None)
     _within("model.context_length", config.model.context_length, 3, None)
+    for key, value, allowed in (("resize", config.model.resize, RESIZES),
+                                ("long_text", config.model.long_text, LONG_TEXT)):
+        if value is not None:
+            _one_of(f"model.{key}", value, allowed)
     return config
 
 

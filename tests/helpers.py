@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
@@ -63,3 +65,40 @@ def make_photos(folder: Path) -> Path:
                 path = folder / f"{colour}-{place}-{shape}.png"
                 path.with_suffix(".txt").write_text(draw_photo(path, colour, place, shape), encoding="utf-8")
     return folder
+
+
+def write_dng(path: Path, width: int, height: int) -> None:
+    """Sensor data as a camera writes them, red on the left and blue on the right, behind a preview of 16 pixels.
+
+    A minimal DNG 1.4: IFD 0 is the preview, its SubIFD a mosaic of 16-bit R G / G B values.
+    """
+    mosaic = np.full((height, width), 4000, np.uint16)  # of green everywhere, little
+    mosaic[0::2, 0:width // 2:2] = 40000
+    mosaic[1::2, width // 2 + 1::2] = 40000
+    preview, data = bytes(16 * 16 * 3), mosaic.tobytes()
+    ratios = [(9, 10), (0, 1), (0, 1), (0, 1), (1, 1), (0, 1), (0, 1), (0, 1), (9, 10)]  # a colour matrix near sRGB's
+
+    def ifd(start: int, tags: list[tuple[int, int, list[int] | bytes]]) -> bytes:
+        """tag, type, values; what does not fit into four bytes stands behind the table."""
+        table, behind = struct.pack("<H", len(tags)), b""
+        after = start + 2 + 12 * len(tags) + 4
+        for tag, kind, values in sorted(tags):
+            raw = values if isinstance(values, bytes) else struct.pack("<" + {1: "B", 3: "H", 4: "I", 5: "I", 10: "i"}[kind] * len(values), *values)
+            count = len(raw) // {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 10: 8}[kind]
+            place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack("<I", after + len(behind))
+            behind += raw if len(raw) > 4 else b""
+            table += struct.pack("<HHI", tag, kind, count) + place
+        return table + struct.pack("<I", 0) + behind
+
+    at_preview, at_data = 8, 8 + len(preview)
+    at_sub = at_data + len(data)
+    sub = ifd(at_sub, [(254, 4, [0]), (256, 4, [width]), (257, 4, [height]), (258, 3, [16]), (259, 3, [1]), (262, 3, [32803]),
+                       (273, 4, [at_data]), (277, 3, [1]), (278, 4, [height]), (279, 4, [len(data)]), (33421, 3, [2, 2]),
+                       (33422, 1, [0, 1, 1, 2]), (50714, 4, [0]), (50717, 4, [65535])])
+    at_main = at_sub + len(sub)
+    main = ifd(at_main, [(254, 4, [1]), (256, 4, [16]), (257, 4, [16]), (258, 3, [8, 8, 8]), (259, 3, [1]), (262, 3, [2]),
+                         (271, 2, b"Test\0"), (272, 2, b"Camera\0"), (273, 4, [at_preview]), (274, 3, [1]), (277, 3, [3]),
+                         (278, 4, [16]), (279, 4, [len(preview)]), (330, 4, [at_sub]), (50706, 1, [1, 4, 0, 0]),
+                         (50708, 2, b"Test Camera\0"), (50721, 10, [part for ratio in ratios for part in ratio]),
+                         (50728, 5, [1, 1, 1, 1, 1, 1]), (50778, 3, [21])])
+    path.write_bytes(b"II*\0" + struct.pack("<I", at_main) + preview + data + sub + main)

@@ -14,7 +14,8 @@ from defusedxml.ElementTree import fromstring
 from PIL import Image, ImageFile, IptcImagePlugin
 
 from densecap_search.collection.captions import is_placeholder
-from densecap_search.collection.images import DECODING_ERRORS, register_plugins
+from densecap_search.collection.image_types import register_plugins
+from densecap_search.collection.images import DECODING_ERRORS
 from densecap_search.collection.text_files import utf_8_or_cp1252, utf_16
 
 _RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from densecap_search.collection.images import IMAGE_SUFFIXES
+from densecap_search.collection.image_types import IMAGE_SUFFIXES
 from densecap_search.collection.records import Skipped
 
 # What file systems, network drives and desktops put between photographs, in lower case.

@@ -13,7 +13,7 @@ from densecap_search.evaluation.pairs import Pairs, in_order
 from densecap_search.evaluation.slices import Parts, Slice, measure_parts, part_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import embed_images, embed_texts, hash_images
+from densecap_search.retrieval.embeddings import embed_images, embed_queries, hash_images
 from densecap_search.talk import SILENT, Talk
 
 Hashed = tuple[dict[str, str], list[Skipped]]
@@ -115,12 +115,12 @@ def evaluate(
     if not kept:
         raise CollectionError(f"{collection}: none of the {len(records)} pictures could be opened"
                               + (f"; the first: {skipped[0]}" if skipped else ""))
-    text, truncation = embed_texts(encoder, [caption for record in kept for caption in record.captions], talk=talk)
+    text = embed_queries(encoder, [caption for record in kept for caption in record.captions], talk=talk)
     pairs = Pairs.of(kept, embeddings.vectors, text, hashes)
     parts = _parts(encoder, pairs, slices)
     text_ranks, image_ranks = pairs.text_to_image(), pairs.image_to_text()
     return Report(
-        model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), truncation,
+        model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), text.truncation,
         text_to_image=Direction.of(text_ranks, pairs.picture[pairs.owner], len(kept)),
         image_to_text=Direction.of(image_ranks, pairs.picture, len(pairs.captions)),
         skipped=skipped, trained_on=sum(hashes[record.image_id] in trained_hashes for record in kept),

@@ -10,8 +10,9 @@ import numpy as np
 
 from densecap_search.collection.splits import picture_numbers
 from densecap_search.errors import IndexMismatch
-from densecap_search.evaluation.metrics import METRICS, Floats, Ranks, Relevance, rank_queries
+from densecap_search.evaluation.metrics import METRICS, Floats, Ranks, Relevance, best_of_rows, rank_queries
 from densecap_search.evaluation.pairs import Pairs
+from densecap_search.model.segments import best_of
 from densecap_search.retrieval.index import ImageIndex
 
 RECALLS = (1, 5, 10, 25, 50)
@@ -50,8 +51,11 @@ def measure_index(index: ImageIndex, pairs: Pairs, hashes: dict[str, str], name:
     if not relevance.counts.any():
         raise IndexMismatch(f"{index.folder} holds none of the pictures that are evaluated; build it from the same "
                             "collection with `densecap index`")
-    exact = rank_queries(pairs.text, index.vectors(), relevance, depth=1)
-    hits = [[row for row, _ in found] for found in index.search(pairs.text, max(RECALLS))]
+    rows, counts = pairs.segments.rows, pairs.segments.counts
+    exact = rank_queries(rows, index.vectors(), relevance, depth=1, query_counts=counts)
+    found = index.search(rows, max(RECALLS))
+    hits = [[row for row, _ in best_of(found[end - count:end], max(RECALLS))]
+            for count, end in zip(counts, np.cumsum(counts), strict=True)]
     right = [set(relevance.columns[a:b].tolist()) for a, b in zip(relevance.starts, relevance.starts[1:], strict=False)]
     places = np.array([next((place for place, row in enumerate(rows, start=1) if row in wanted), np.inf)
                        for rows, wanted in zip(hits, right, strict=True)])
@@ -82,10 +86,13 @@ def _relevance(index: ImageIndex, pairs: Pairs, hashes: dict[str, str]) -> Relev
 
 
 def _exact_rows(pairs: Pairs, index: ImageIndex) -> list[set[int]]:
-    vectors = index.vectors()
+    vectors, counts = index.vectors(), pairs.segments.counts
+    begins = np.concatenate([[0], np.cumsum(counts)])
     rows: list[set[int]] = []
-    for start in range(0, len(pairs.text), 256):
-        scores = pairs.text[start:start + 256] @ vectors.T
+    for start in range(0, len(counts), 256):
+        own = counts[start:start + 256]
+        segments = pairs.segments.rows[begins[start]:begins[start] + own.sum()]
+        scores = best_of_rows(segments @ vectors.T, own, axis=0)
         rows.extend(set(row.tolist()) for row in np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
     return rows
 

@@ -145,23 +145,40 @@ MEANINGS: Mapping[str, str] = {
 }
 
 
-def rank_queries(queries: Scores, gallery: Scores, relevance: Relevance, *, depth: int = DEPTH) -> Ranks:
+def rank_queries(queries: Scores, gallery: Scores, relevance: Relevance, *, depth: int = DEPTH,
+                 query_counts: Ints | None = None, gallery_counts: Ints | None = None) -> Ranks:
     """Positions of the right answers by cosine.
 
     queries [Q, D], gallery [N, D]: unit rows. depth: for how many right answers of a query the position is found.
-    Scores are float32, in blocks of bounded memory; items with the same vector have the same score.
+    query_counts [Q], gallery_counts [N]: rows of each query, of each item, where they have several: segments of a
+    caption, of which the best decides. Scores are float32, in blocks of bounded memory; items with the same vector
+    have the same score.
     """
     queries, gallery = np.asarray(queries, np.float32), np.asarray(gallery, np.float32)
     kinds, kind_of = _distinct(gallery)
     depth = max(1, min(depth, int(relevance.counts.max(initial=1))))
     step = max(1, BLOCK_SCORES // max(1, len(gallery)))
+    counts = np.ones(len(queries), np.int64) if query_counts is None else query_counts
+    begins = np.concatenate([[0], np.cumsum(counts)])
     parts = []
-    for start in range(0, max(1, len(queries)), step):
-        scores = queries[start:start + step] @ kinds.T
+    for start in range(0, max(1, len(counts)), step):
+        own = counts[start:start + step]
+        scores = queries[begins[start]:begins[start] + own.sum()] @ kinds.T
+        scores = scores if kind_of is None else scores[:, kind_of]
+        scores = best_of_rows(scores, own, axis=0)
+        if gallery_counts is not None:
+            scores = best_of_rows(scores, gallery_counts, axis=1)
         bounds = relevance.starts[start:start + step + 1]
-        columns = relevance.columns[bounds[0]:bounds[-1]]
-        parts.append(_rank_block(scores if kind_of is None else scores[:, kind_of], np.diff(bounds), columns, depth))
+        parts.append(_rank_block(scores, np.diff(bounds), relevance.columns[bounds[0]:bounds[-1]], depth))
     return Ranks(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Ranks)))
+
+
+def best_of_rows(scores: Scores, counts: Ints, axis: int) -> Scores:
+    """Along one axis the greatest of each ``counts`` that follow each other."""
+    if scores.shape[axis] == len(counts):
+        return scores
+    best: Scores = np.maximum.reduceat(scores, np.concatenate([[0], np.cumsum(counts)[:-1]]), axis=axis)
+    return best
 
 
 def _rank_block(scores: Scores, counts: Ints, columns: Ints, depth: int) -> Ranks:

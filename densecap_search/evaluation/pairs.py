@@ -12,13 +12,15 @@ from densecap_search.collection.records import Record
 from densecap_search.collection.splits import picture_numbers
 from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.retrieval.embeddings import Array, embed_images, embed_texts
+from densecap_search.model.segments import mean_of
+from densecap_search.retrieval.embeddings import Array, TextRows, embed_images, embed_queries
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Vectors of pictures [N, D] and of captions [Q, D], and what belongs together.
 
+    segments: what captions are ranked by: rows [S, D], and how many each caption has; text is the mean of them.
     owner [Q]: the picture that each caption was written for. picture [N], caption [Q]: equal numbers are the same
     picture, the same caption. A picture is a right answer to a caption if the caption was written for it, for the
     same picture, or if the identical caption was; and the other way round.
@@ -31,16 +33,17 @@ class Pairs:
     owner: Ints
     picture: Ints
     caption: Ints
+    segments: TextRows
 
     @classmethod
-    def of(cls, records: Sequence[Record], image: Array, text: Array, hashes: Mapping[str, str]) -> Pairs:
-        """records: those of the rows of image; text: vectors of their captions, in their order."""
+    def of(cls, records: Sequence[Record], image: Array, text: TextRows, hashes: Mapping[str, str]) -> Pairs:
+        """records: those of the rows of image; text: what their captions are ranked by, in their order."""
         captions = tuple(caption for record in records for caption in record.captions)
         owner = np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
         seen: dict[str, int] = {}
         same = np.array([seen.setdefault(caption.strip(), len(seen)) for caption in captions], np.int64)
         picture = np.array(picture_numbers(records, hashes), np.int64)
-        return cls(tuple(records), captions, image, text, owner, picture, same)
+        return cls(tuple(records), captions, image, mean_of(text.rows, text.counts), owner, picture, same, text)
 
     @cached_property
     def pictures_of_captions(self) -> Relevance:
@@ -54,11 +57,13 @@ class Pairs:
 
     def text_to_image(self, depth: int = DEPTH) -> Ranks:
         """Where each caption's pictures stand among the pictures."""
-        return rank_queries(self.text, self.image, self.pictures_of_captions, depth=depth)
+        return rank_queries(self.segments.rows, self.image, self.pictures_of_captions, depth=depth,
+                            query_counts=self.segments.counts)
 
     def image_to_text(self, depth: int = DEPTH) -> Ranks:
         """Where each picture's captions stand among the captions."""
-        return rank_queries(self.image, self.text, self.captions_of_pictures, depth=depth)
+        return rank_queries(self.image, self.segments.rows, self.captions_of_pictures, depth=depth,
+                            gallery_counts=self.segments.counts)
 
     def mean_figures(self) -> dict[str, dict[str, float]]:
         """Direction → metric of QUICK → value, without intervals."""
@@ -71,7 +76,7 @@ def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping
     """Vectors of the records whose pictures can be opened, and of their captions."""
     embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
     kept = in_order(records, embeddings.image_ids)
-    text, _ = embed_texts(encoder, [caption for record in kept for caption in record.captions], cached=cached)
+    text = embed_queries(encoder, [caption for record in kept for caption in record.captions], cached=cached)
     return Pairs.of(kept, embeddings.vectors, text, hashes)
 
 

@@ -199,8 +199,7 @@ class _Grid:
             return None
         file = self.folder / f"before-{_start_key(run)}.json"
         if not file.exists():
-            encoder = load_encoder(model.name, pretrained=model.pretrained, arch=model.arch,
-                                   context_length=model.context_length, device=run.config.train.device)
+            encoder = load_encoder(**asdict(model), device=run.config.train.device)
             write_json(file, self._test(encoder, run, self.folder / RUNS / run.folder))
         _, tests = _read_tests(file)
         return Outcome(BEFORE, "", {}, 0, run.config, model.name, (), None, None, {}, tests)

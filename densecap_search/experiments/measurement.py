@@ -40,16 +40,17 @@ class _Set:
 
 def run_evaluation(
     collection: Collection, models: Sequence[Model], *, splits: Sequence[str], precision: str = "fp32",
-    device: str = "auto", slices: Sequence[str] = (), index: Path | None = None, retain: Collection | None = None,
-    talk: Talk,
+    device: str = "auto", long_text: str | None = None, max_pixels: int | None = None, slices: Sequence[str] = (),
+    index: Path | None = None, retain: Collection | None = None, talk: Talk,
 ) -> Outcome:
     """Measure the first model, compare it with the others, and see what it does to an index or another collection.
 
     splits: names, or ``all``; those of a run that set them aside itself. index: a folder that the first model built.
+    long_text, max_pixels: as for load_encoder, for all models.
     retain: also measured with the first model and with the one before it (the second one, or what its run began with).
     """
     before = None if retain is None else _model_before(models)
-    load = partial(load_encoder, device=device, precision=precision)
+    load = partial(load_encoder, device=device, precision=precision, long_text=long_text, max_pixels=max_pixels)
     chosen = _choose(collection, models, splits, talk)
     reports: list[Report] = []
     found_index = None

@@ -77,7 +77,7 @@ def save_encoder(encoder: DualEncoder, folder: Path) -> None:
         encoder.model.text.config.save_pretrained(str(folder / TOKENIZER))
     model = {
         "format": FORMAT, "source": spec.source, "context_length": spec.context_length,
-        "starter_heads": spec.starter_heads, "model_cfg": _portable(spec.model_cfg),
+        "starter_heads": spec.starter_heads, "long_text": spec.long_text, "model_cfg": _portable(spec.model_cfg),
     }
     write_json(folder / MODEL, model)
     write_json(folder / PREPROCESS, spec.preprocess)
@@ -112,7 +112,7 @@ def load_run(folder: Path, *, device: torch.device | str = "cpu", precision: str
         raise RunError(f"{folder} was written by a newer version (format {model_json['format']}, this reads {FORMAT})")
     spec = EncoderSpec(
         model_json["source"], model_json["model_cfg"], preprocess, model_json["context_length"],
-        model_json["starter_heads"],
+        model_json["starter_heads"], model_json.get("long_text", "cut"),
     )
     model = build_model(spec, folder / TOKENIZER)
     set_context_length(model.text, spec.context_length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,14 +20,16 @@ from open_clip.transformer import TextTransformer
 from PIL import Image
 from torch import Tensor, nn
 
-from densecap_search.collection.images import DECODER_VERSION
+from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS
 from densecap_search.errors import ModelError
 from densecap_search.files import HASH_BYTES, hash_text
 from densecap_search.model import window
 from densecap_search.model.adapters import folded_state
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.heads import HeadSlot, head_slot
+from densecap_search.model.segments import Segments, split_text
 from densecap_search.model.tokens import forward_with_tokens, word_mask
+from densecap_search.model.window import Truncation
 
 Tower = Literal["image", "text"]
 
@@ -39,6 +41,8 @@ class EncoderSpec:
     source: where it came from, in words (``starter``, ``ViT-B-16 (openai)``); not part of the fingerprint.
     model_cfg: open_clip's model configuration; names of Hugging Face folders in it are replaced at load time.
     starter_heads: tower → arguments of :class:`SkipHead`, where such heads replace open_clip's own.
+    long_text: what becomes of captions beyond the window, of LONG_TEXT; not part of the fingerprint, for pictures'
+    vectors and those of segments are the same either way.
     """
 
     source: str
@@ -46,6 +50,7 @@ class EncoderSpec:
     preprocess: dict[str, Any]
     context_length: int
     starter_heads: dict[str, Any] | None = None
+    long_text: str = "cut"
 
     def identity(self) -> str:
         """What of it decides the vectors, as text."""
@@ -82,7 +87,7 @@ class DualEncoder:
 
     def __init__(
         self, model: Any, spec: EncoderSpec, tokenizer: Any, *, device: torch.device | str = "cpu",
-        precision: str = "fp32",
+        precision: str = "fp32", max_pixels: int = MAX_PIXELS,
     ) -> None:
         if not isinstance(model, open_clip.CustomTextCLIP):
             raise ModelError(f"{spec.source} is a {type(model).__name__}; only dual encoders are supported")
@@ -91,6 +96,7 @@ class DualEncoder:
         self.spec = spec
         self.tokenizer = tokenizer
         self.precision = precision
+        self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
         self._tower_hashes: dict[tuple[Any, ...], str] = {}
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
         self._mean = torch.tensor(normalise.mean, device=self.device)[:, None, None]
@@ -125,6 +131,7 @@ class DualEncoder:
 
         A quarter of the memory of float32, which is what a large batch mostly consists of.
         """
+        image = within_ratio(image, self.spec.preprocess.get("resize_mode", "shortest"), self.image_size)
         for step in self._resize:
             image = step(image)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
@@ -141,16 +148,38 @@ class DualEncoder:
         height, width = (size, size) if isinstance(size, int) else size
         return torch.empty(count, 3, height, width, dtype=torch.uint8)
 
+    def segments(self, captions: Sequence[str]) -> Segments:
+        """The parts in which captions are read: each whole or cut, or where long_text says so split to fit."""
+        lengths = [length for at in range(0, len(captions), 1024) for length in self.lengths(captions[at:at + 1024])]
+        window = self.context_length
+        if self.spec.long_text == "cut":
+            return Segments(tuple((caption,) for caption in captions), Truncation.of(lengths, window))
+        texts = tuple((caption,) if length <= window else tuple(split_text(caption, window, self.lengths))
+                      for caption, length in zip(captions, lengths, strict=True))
+        return Segments(texts, Truncation.of_split(lengths, window, [len(parts) for parts in texts]))
+
+    def lengths(self, captions: Sequence[str]) -> tuple[int, ...]:
+        """The tokens that each caption would have without a window."""
+        if self._plain_bpe:
+            return tuple(len(self.tokenizer.encode(caption)) + 2 for caption in captions)
+        if not isinstance(self.tokenizer, HFTokenizer):
+            ids = self.tokenizer(list(captions), context_length=self.context_length)
+            return tuple(int((row != 0).sum()) for row in ids)
+        cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
+        return tuple(len(row) for row in self.tokenizer.tokenizer(cleaned, verbose=False).input_ids) if cleaned else ()
+
+    @property
+    def _plain_bpe(self) -> bool:
+        return isinstance(self.tokenizer, SimpleTokenizer) and self.tokenizer.reduction_fn is None
+
     def tokenize(self, captions: Sequence[str]) -> Tokens:
         """Captions → token numbers, cut to the window, padded to the longest of them."""
-        if isinstance(self.tokenizer, SimpleTokenizer) and self.tokenizer.reduction_fn is None:
+        if self._plain_bpe:
             return self._tokenize_bpe(captions)
         ids = self.tokenizer(list(captions), context_length=self.context_length)
+        lengths = self.lengths(captions)
         if not isinstance(self.tokenizer, HFTokenizer):
-            return Tokens(ids, tuple(int((row != 0).sum()) for row in ids))
-        cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
-        full = self.tokenizer.tokenizer(cleaned, verbose=False).input_ids
-        lengths = tuple(len(row) for row in full)
+            return Tokens(ids, lengths)
         if isinstance(self.model.text, TextTransformer):
             return Tokens(ids, lengths)  # towers that pool the last position need the padding
         return Tokens(ids[:, : max(lengths, default=1)], lengths)
@@ -262,6 +291,39 @@ class DualEncoder:
 
 def _belongs(name: str, attribute: str) -> bool:
     return name == attribute or name.startswith(f"{attribute}.")
+
+
+# how a picture is brought to the tower's size → open_clip's word for it
+RESIZE_MODES: Mapping[str, str] = {"crop": "shortest", "pad": "longest", "squash": "squash"}
+MAX_RATIO = 64  # of a picture's sides, before a crop to the middle
+
+
+def with_resize(preprocess: Mapping[str, Any], resize: str) -> dict[str, Any]:
+    """Preprocessing settings with another way to bring pictures to the tower's size, a key of RESIZE_MODES.
+
+    The border of pad has the mean colour, which normalisation makes (nearly) 0.
+    """
+    changed = dict(preprocess)
+    if RESIZE_MODES[resize] == preprocess.get("resize_mode", "shortest"):
+        return changed  # and so is the fingerprint
+    changed["resize_mode"] = RESIZE_MODES[resize]
+    if resize == "pad":
+        changed["fill_color"] = [round(255 * value) for value in PreprocessCfg(**preprocess).mean]
+    return changed
+
+
+def within_ratio(image: Image.Image, resize_mode: str, size: int) -> Image.Image:
+    """A strip so thin that resizing would make it vanish, or fill the memory, made thicker or shorter; others as is."""
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    if resize_mode == "longest" and long > size * short:
+        least = -(-long // size)
+        return image.resize((max(width, least), max(height, least)))
+    if resize_mode == "shortest" and long > MAX_RATIO * short:
+        across, down = min(width, MAX_RATIO * short), min(height, MAX_RATIO * short)
+        left, top = (width - across) // 2, (height - down) // 2
+        return image.crop((left, top, left + across, top + down))
+    return image
 
 
 def default_preprocess(**changes: Any) -> dict[str, Any]:

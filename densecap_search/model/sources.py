@@ -16,10 +16,11 @@ from open_clip.factory import parse_model_name
 from open_clip.pretrained import get_pretrained_cfg
 from torch import nn
 
+from densecap_search.collection.images import MAX_PIXELS
 from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import build_model, is_run, load_run, make_tokenizer
 from densecap_search.model.device import choose_device, choose_precision
-from densecap_search.model.encoder import DualEncoder, EncoderSpec, default_preprocess
+from densecap_search.model.encoder import DualEncoder, EncoderSpec, default_preprocess, with_resize
 from densecap_search.model.layouts import (
     HUGGING_FACE,
     LAYOUTS,
@@ -39,7 +40,8 @@ RANDOM = "random"
 
 def load_encoder(
     name: str, *, pretrained: str | None = None, arch: str | None = None, context_length: int | None = None,
-    device: str = "auto", precision: str = "fp32",
+    resize: str | None = None, long_text: str | None = None, device: str = "auto", precision: str = "fp32",
+    max_pixels: int | None = None,
 ) -> DualEncoder:
     """The encoder that a user names.
 
@@ -47,6 +49,8 @@ def load_encoder(
     or a Hugging Face folder of a CLIPModel.
     pretrained: for open_clip names an open_clip tag, a checkpoint file, or ``random`` (weights from seed 0).
     arch: the open_clip name of a checkpoint file whose keys do not tell. context_length: another text window.
+    resize: another way to bring pictures to the tower's size, a key of RESIZE_MODES. long_text: another treatment of
+    captions beyond the window, of LONG_TEXT. max_pixels: larger pictures are left out; None: MAX_PIXELS.
     """
     name = name.strip()
     chosen = choose_device(device)
@@ -66,8 +70,11 @@ def load_encoder(
     length = context_length or encoder.context_length
     if length != encoder.model.text.context_length:
         set_context_length(encoder.model.text, length)
-    spec = replace(encoder.spec, context_length=length)
-    return DualEncoder(encoder.model, spec, encoder.tokenizer, device=chosen, precision=precision)
+    preprocess = with_resize(encoder.spec.preprocess, resize) if resize else encoder.spec.preprocess
+    spec = replace(encoder.spec, context_length=length, preprocess=preprocess,
+                   long_text=long_text or encoder.spec.long_text)
+    return DualEncoder(encoder.model, spec, encoder.tokenizer, device=chosen, precision=precision,
+                       max_pixels=max_pixels or MAX_PIXELS)
 
 
 def open_clip_name(name: str) -> str:

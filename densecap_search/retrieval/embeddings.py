@@ -28,6 +28,7 @@ from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import ModelError
 from densecap_search.files import atomic_path, cache_folder, hash_file, hash_text, write_text
 from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.segments import Ints, mean_of
 from densecap_search.model.window import Truncation
 from densecap_search.talk import SILENT, Talk
 
@@ -130,13 +131,24 @@ def image_rows(
     return TowerRows(_stack([rows[row] for row in kept]), kept, skipped)
 
 
-def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
-              ) -> tuple[Array, Truncation]:
-    """What the text tower hands to its head [N, W], and how much of the captions the window cut."""
-    unique = list(dict.fromkeys(captions))
-    lengths: list[int] = []
-    for block in _blocks(unique, 1024):
-        lengths.extend(encoder.tokenize(block).lengths)
+@dataclass(frozen=True)
+class TextRows:
+    """Of captions: tower outputs or unit vectors float32 [S, W] of their segments, those of a caption together.
+
+    counts: segments of each caption, int64 [N]; all 1 where captions fit or are cut, and S is N then.
+    """
+
+    rows: Array
+    counts: Ints
+    truncation: Truncation
+
+
+def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT) -> TextRows:
+    """What the text tower hands to its head for every segment of the captions."""
+    segments = encoder.segments(captions)
+    texts = segments.flat
+    unique = list(dict.fromkeys(texts))
+    lengths = [length for block in _blocks(unique, 1024) for length in encoder.lengths(block)]
     order = sorted(range(len(unique)), key=lambda row: lengths[row])  # batches of like length waste no padding
 
     def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
@@ -145,11 +157,9 @@ def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = T
             ids = encoder.tokenize([unique[row] for row in block]).ids
             yield list(block), encoder.tower_outputs("text", ids).cpu().numpy()
 
-    rows = _rows(encoder, "text", [hash_text(caption) for caption in unique], compute, cached, talk)
-    number = {caption: row for row, caption in enumerate(unique)}
-    places = [number[caption] for caption in captions]
-    truncation = Truncation.of([lengths[place] for place in places], encoder.context_length)
-    return _stack([rows[place] for place in places]), truncation
+    rows = _rows(encoder, "text", [hash_text(text) for text in unique], compute, cached, talk)
+    number = {text: row for row, text in enumerate(unique)}
+    return TextRows(_stack([rows[number[text]] for text in texts]), segments.counts, segments.truncation)
 
 
 def token_keys(encoder: DualEncoder, captions: Sequence[str]) -> tuple[list[int], list[bytes]]:
@@ -175,18 +185,34 @@ def embed_images(
     return Embeddings(ids, vectors, tuple(hashes[name] for name in ids)), found.skipped
 
 
+def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                   ) -> TextRows:
+    """Unit vectors of the segments of captions, float32 [S, D]."""
+    found = text_rows(encoder, captions, cached=cached, talk=talk)
+    vectors = heads_of(encoder, "text", found.rows)
+    check_finite(vectors, [caption for number, caption in enumerate(captions) for _ in range(found.counts[number])])
+    return TextRows(vectors, found.counts, found.truncation)
+
+
 def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
                 ) -> tuple[Array, Truncation]:
-    """Unit vectors of captions, float32 [N, D]."""
-    rows, truncation = text_rows(encoder, captions, cached=cached, talk=talk)
-    vectors = heads_of(encoder, "text", rows)
-    check_finite(vectors, captions)
-    return vectors, truncation
+    """One unit vector of each caption, float32 [N, D]: of one in several segments their mean."""
+    found = embed_segments(encoder, captions, cached=cached, talk=talk)
+    return mean_of(found.rows, found.counts), found.truncation
+
+
+def embed_queries(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                  ) -> TextRows:
+    """The unit vectors by which captions are ranked: one of each, or of its segments where the best decides."""
+    found = embed_segments(encoder, captions, cached=cached, talk=talk)
+    if encoder.spec.long_text == "best":
+        return found
+    return TextRows(mean_of(found.rows, found.counts), np.ones_like(found.counts), found.truncation)
 
 
 def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
     """A picture as the image tower takes it, uint8 [3, H, W], or why it cannot be had."""
-    image = open_image(path, min_side=encoder.image_size)
+    image = open_image(path, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
     return image if isinstance(image, Skipped) else encoder.preprocess(image)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,9 +13,10 @@ from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
 from densecap_search.errors import DensecapError, IndexMismatch
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.segments import best_of
 from densecap_search.model.sources import load_encoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import Array, check_finite, embed_texts
+from densecap_search.retrieval.embeddings import Array, check_finite, embed_queries
 from densecap_search.retrieval.index import ImageIndex, load_index
 
 
@@ -43,26 +45,27 @@ class Searcher:
         if blank:
             raise DensecapError(f"query {blank[0]} is empty; describe the picture you look for")
         with self._lock:
-            vectors, truncation = embed_texts(self.encoder, captions, cached=False)
-        return self._hits(vectors, k), truncation
+            found = embed_queries(self.encoder, captions, cached=False)
+        lists = iter(self.index.search(found.rows, k))  # of each segment; of several the best decides
+        return self._hits([best_of(list(islice(lists, count)), k) for count in found.counts]), found.truncation
 
     def by_image(self, path: Path, k: int) -> list[Hit]:
         """Hits for a picture: what looks like it."""
-        image = open_image(path, min_side=self.encoder.image_size)
+        image = open_image(path, min_side=self.encoder.image_size, max_pixels=self.encoder.max_pixels)
         if isinstance(image, Skipped):
             raise DensecapError(f"cannot search by {image}")
         with self._lock:
             vectors = _embed_one(self.encoder, image)
-        return self._hits(vectors, k)[0]
+        return self._hits(self.index.search(vectors, k))[0]
 
-    def _hits(self, vectors: Array, k: int) -> list[list[Hit]]:
+    def _hits(self, results: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
         entries = self.index.entries
         return [
             [
                 Hit(rank, score, entries[row].image_id, entries[row].image, "\n".join(entries[row].captions))
                 for rank, (row, score) in enumerate(found, start=1)
             ]
-            for found in self.index.search(vectors, k)
+            for found in results
         ]
 
 
@@ -73,15 +76,22 @@ def _embed_one(encoder: DualEncoder, image: Any) -> Array:
     return vectors
 
 
-def open_searcher(folder: Path, *, model: dict[str, Any] | None = None, device: str = "auto") -> Searcher:
+def open_searcher(
+    folder: Path, *, model: dict[str, Any] | None = None, device: str = "auto", long_text: str | None = None,
+    max_pixels: int | None = None,
+) -> Searcher:
     """Load an index and the encoder that its manifest names, or another one that must have its fingerprint.
 
-    model: keywords of :func:`load_encoder` that override the manifest's.
+    model: keywords of :func:`load_encoder` in place of the manifest's; how pictures are resized stays as it was there
+    unless it is among them. long_text: another treatment of captions beyond the window than the model's.
+    max_pixels: of pictures that are searched by.
     """
     index = load_index(folder)
-    wanted = model or index.manifest.model
+    before = index.manifest.model
+    wanted = {**({"resize": before["resize"]} if "resize" in before else {}), **model} if model else before
     try:
-        encoder = load_encoder(**wanted, device=device)
+        encoder = load_encoder(**{**wanted, **({"long_text": long_text} if long_text else {})}, device=device,
+                               max_pixels=max_pixels)
     except DensecapError as error:
         if model:
             raise

@@ -7,7 +7,7 @@ uninterrupted one would.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.segments import Ints, starts_of
 from densecap_search.retrieval.embeddings import Array, ahead, read_pixels
 from densecap_search.retrieval.index import nearest
 from densecap_search.training.distributed import ALONE, Processes
 
-Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 AHEAD = 128  # pictures decoded before they are asked for
 CLUSTER = 8  # nearest captions that are kept together; more make batches of one theme
 
@@ -53,11 +53,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """An epoch: rows in their order [N], how many of them each batch has, and the caption of each row [N]."""
+    """An epoch: rows in their order [N], how many of them each batch has, and the caption of each row [N].
+
+    segment: of each row's caption, which of its segments is read [N]; None: captions have but one.
+    """
 
     order: Ints
     sizes: Ints
     caption: Ints
+    segment: Ints | None = None
 
     @property
     def batches(self) -> list[Ints]:
@@ -66,7 +70,8 @@ class Plan:
 
     def as_tensors(self) -> dict[str, Tensor]:
         """For the run's state."""
-        return {name: torch.from_numpy(getattr(self, name)) for name in ("order", "sizes", "caption")}
+        values = {name: getattr(self, name) for name in ("order", "sizes", "caption", "segment")}
+        return {name: torch.from_numpy(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Plan:
@@ -129,7 +134,10 @@ def _by_neighbours(vectors: Array, order: Ints, generator: np.random.Generator) 
 
 @dataclass
 class _Source:
-    """What both kinds of batches share. groups: [N]; reference: of all captions, those of a record together."""
+    """What both kinds of batches share. groups: [N]; reference: of all captions, those of a record together.
+
+    segment_counts: of all captions, where any has more than one.
+    """
 
     caption_counts: Sequence[int]
     groups: Sequence[int]
@@ -138,6 +146,7 @@ class _Source:
     processes: Processes = ALONE
     reference: Array | None = None
     embed_captions: Callable[[Ints], Array] | None = None
+    segment_counts: Sequence[int] | None = None
     _first: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +161,12 @@ class _Source:
         """See :func:`plan_epoch`."""
         embed = self.embed_captions
         chosen = None if embed is None else lambda caption: embed(self._first[:-1] + caption)
-        return plan_epoch(self.caption_counts, self.batch_size, self.seed, epoch, chosen)
+        plan = plan_epoch(self.caption_counts, self.batch_size, self.seed, epoch, chosen)
+        if self.segment_counts is None:
+            return plan
+        counts = np.asarray(self.segment_counts)[self._first[:-1] + plan.caption]
+        drawn = np.random.default_rng([self.seed, epoch, 1]).integers(counts)  # its own numbers: the order stays
+        return replace(plan, segment=drawn.astype(np.int64))
 
     def shares(self, plan: Plan, start: int) -> list[Ints]:
         """This process's rows of each batch; in the order of ranks they are the whole batch."""
@@ -161,6 +175,14 @@ class _Source:
     def numbers(self, rows: Any, plan: Plan) -> Ints:
         """Rows → numbers of their chosen captions among all captions."""
         chosen: Ints = self._first[rows] + plan.caption[rows]
+        return chosen
+
+    def segments(self, rows: Any, plan: Plan) -> Ints:
+        """Rows → numbers of their chosen segments among all segments of all captions."""
+        numbers = self.numbers(rows, plan)
+        if self.segment_counts is None or plan.segment is None:
+            return numbers
+        chosen: Ints = starts_of(np.asarray(self.segment_counts))[numbers] + plan.segment[rows]
         return chosen
 
     def extras(self, rows: Any, plan: Plan) -> tuple[Tensor, Tensor | None]:
@@ -173,10 +195,11 @@ class _Source:
 
 @dataclass
 class PixelBatches(_Source):
-    """Batches of pictures and token numbers, for towers that train."""
+    """Batches of pictures and token numbers, for towers that train. texts: all segments of all captions."""
 
     encoder: DualEncoder = field(kw_only=True)
     records: Sequence[Record] = field(kw_only=True)
+    texts: Sequence[str] = field(kw_only=True)
     workers: int | None = field(default=None, kw_only=True)
     skipped: list[Skipped] = field(default_factory=list, kw_only=True)
 
@@ -196,9 +219,9 @@ class PixelBatches(_Source):
                 numbers.append(row)
             if not numbers and self.processes.count == 1:
                 continue
-            captions = [self.records[row].captions[plan.caption[row]] for row in numbers]
-            tokens = self.encoder.tokenize(captions).ids
-            yield Batch(pixels[: len(numbers)], tokens, *self.extras(np.array(numbers, dtype=np.int64), plan))
+            kept = np.array(numbers, dtype=np.int64)
+            tokens = self.encoder.tokenize([self.texts[number] for number in self.segments(kept, plan)]).ids
+            yield Batch(pixels[: len(numbers)], tokens, *self.extras(kept, plan))
 
 
 @dataclass
@@ -206,10 +229,10 @@ class RowBatches(_Source):
     """Batches of tower outputs, for heads: nothing is left to decode or to encode."""
 
     image_rows: Array = field(kw_only=True)  # [N, W]
-    text_rows: Array = field(kw_only=True)  # [captions, W], those of a record together
+    text_rows: Array = field(kw_only=True)  # [segments, W], those of a caption and of a record together
 
     def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
         """Rows are gathered, no more."""
         for rows in self.shares(plan, start):
-            texts = torch.from_numpy(self.text_rows[self.numbers(rows, plan)])
+            texts = torch.from_numpy(self.text_rows[self.segments(rows, plan)])
             yield Batch(torch.from_numpy(self.image_rows[rows]), texts, *self.extras(rows, plan))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
+from torch import Tensor
 
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import Splits, group_numbers, split_collection, take_fraction
@@ -13,6 +15,7 @@ from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.segments import Ints, mean_of
 from densecap_search.model.sources import RANDOM
 from densecap_search.model.window import Truncation
 from densecap_search.retrieval.embeddings import (
@@ -25,7 +28,7 @@ from densecap_search.retrieval.embeddings import (
     text_rows,
 )
 from densecap_search.talk import Talk
-from densecap_search.training.batches import Batches, Ints, PixelBatches, RowBatches
+from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import Processes
 
 
@@ -60,7 +63,7 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
     offered = splits
     splits = replace(splits, train=take_fraction(splits.train, config.data.fraction, train.seed))
     captions = [caption for record in splits.train for caption in record.captions]
-    # within the window, because what lies beyond it makes no difference to the model
+    # of what is read, because what is cut off makes no difference to the model
     groups = group_numbers(splits.train, hashes, same_caption=_TokensOf(encoder, captions))
     batches, truncation = _batches(splits.train, captions, groups, rows, config, train, encoder, processes, talk)
     uncaptioned = len(collection) - len(collection.captioned)
@@ -103,40 +106,52 @@ def _batches(
         reference, _ = embed_texts(encoder, captions, talk=talk)
 
     if train.tune == "heads":
-        texts, truncation = text_rows(encoder, captions, talk=talk)
+        found = text_rows(encoder, captions, talk=talk)
         images = np.stack([rows[record.image_id] for record in records])
         if config.model.pretrained == RANDOM:
-            tuning.fit_standardisation(encoder, images, texts)
+            tuning.fit_standardisation(encoder, images, found.rows)
 
         def embed(numbers: Ints) -> Array:
-            return heads_of(encoder, "text", texts[numbers])
+            return mean_of(heads_of(encoder, "text", found.rows), found.counts)[numbers]
 
         made: Batches = RowBatches(counts, groups, batch_size, train.seed, processes, reference,
-                                   embed if train.batches == "neighbours" else None, image_rows=images, text_rows=texts)
-        return made, truncation
+                                   embed if train.batches == "neighbours" else None, _if_several(found.counts),
+                                   image_rows=images, text_rows=found.rows)
+        return made, found.truncation
 
     def encode(numbers: Ints) -> Array:
         return embed_texts(encoder, [captions[number] for number in numbers], cached=False)[0]
 
+    segments = encoder.segments(captions)
     made = PixelBatches(counts, groups, batch_size, train.seed, processes, reference,
-                        encode if train.batches == "neighbours" else None, encoder=encoder, records=records,
-                        workers=train.workers)
-    return made, Truncation.of(encoder.tokenize(captions).lengths, encoder.context_length)
+                        encode if train.batches == "neighbours" else None, _if_several(segments.counts),
+                        encoder=encoder, records=records, texts=segments.flat, workers=train.workers)
+    return made, segments.truncation
+
+
+def _if_several(counts: Ints) -> list[int] | None:
+    return counts.tolist() if counts.size and counts.max() > 1 else None
 
 
 class _TokensOf:
-    """A caption → its tokens within the window, as a key; all of them are looked up in one go."""
+    """A caption → the tokens of it that are read, as a key; all of them are looked up in one go."""
 
     def __init__(self, encoder: DualEncoder, captions: Sequence[str]) -> None:
         unique = list(dict.fromkeys(captions))
         self._key: dict[str, str] = {}
         for start in range(0, len(unique), 1024):
             block = unique[start:start + 1024]
-            for caption, ids in zip(block, encoder.tokenize(block).ids, strict=True):
-                self._key[caption] = bytes(ids[: int(ids.nonzero().max()) + 1 if ids.any() else 0].numpy()).hex()
+            segments = encoder.segments(block)
+            keys = iter([_token_key(ids) for ids in encoder.tokenize(segments.flat).ids])
+            for caption, count in zip(block, segments.counts, strict=True):
+                self._key[caption] = "|".join(islice(keys, int(count)))
 
     def __call__(self, caption: str) -> str:
         return self._key[caption]
+
+
+def _token_key(ids: Tensor) -> str:
+    return bytes(ids[: int(ids.nonzero().max()) + 1 if ids.any() else 0].numpy()).hex()
 
 
 def _tell_about(splits: Splits, groups: Sequence[int], truncation: Truncation, batches: Batches, batch_size: int,

@@ -132,8 +132,9 @@ def finetune(
 def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
     model = config.model
     encoder = load_encoder(model.name, pretrained=model.pretrained, arch=model.arch,
-                           context_length=model.context_length, device=config.train.device,
-                           precision=config.train.precision)
+                           context_length=model.context_length, resize=model.resize, long_text=model.long_text,
+                           device=config.train.device, precision=config.train.precision,
+                           max_pixels=config.data.max_pixels)
     train = settings.with_tune_defaults(config.train, tuning.default_tune(encoder))
     objective = OBJECTIVES[train.objective]
     if "logit_bias" in objective.needs and encoder.model.logit_bias is None:

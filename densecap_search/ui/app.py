@@ -79,9 +79,10 @@ def run_search(searcher: Searcher, caption: str, shown: int) -> tuple[list[Hit],
     except DensecapError as error:
         return [], str(error)
     message = f"{len(found[0])} of {len(searcher.index.entries)} pictures, best first."
-    if truncation.truncated:
-        message += (f" The caption has {truncation.longest} tokens; "
-                    f"the model reads the first {truncation.context_length}.")
+    if truncation.longer:
+        how = (f"the model reads it in {truncation.segments} segments" if truncation.split
+               else f"the model reads the first {truncation.context_length}")
+        message += f" The caption has {truncation.longest} tokens; {how}."
     return found[0], message
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ class Gallery:
         path = self.folder / f"{self.hashes[hit.image_id]}-{side}.jpg"
         if path.exists():
             return path
-        image = open_image(Path(hit.image), min_side=side)
+        # no limit: it has been indexed, so its size was wanted
+        image = open_image(Path(hit.image), min_side=side, max_pixels=sys.maxsize)
         if isinstance(image, Skipped):
             image = _placeholder(image.reason)
             path = path.with_name(f"{path.stem}-missing.jpg")  # not the place of the picture, should it come back

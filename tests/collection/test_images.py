@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import write_dng
 from PIL import Image, ImageCms
 
+from densecap_search.collection import image_types
+from densecap_search.collection.image_types import IMAGE_SUFFIXES, NOT_PICTURES
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
 
@@ -138,7 +143,8 @@ def test_whatever_is_wrong_becomes_a_reason(tmp_path: Path):
     assert reasons["empty.jpg"] == "empty file"
     assert reasons["page.jpg"] == "not a picture that Pillow can read"
     assert reasons["cut.jpg"].startswith("damaged picture (image file is truncated")
-    assert reasons["bomb.png"] == "30000×20000 pixels are more than the limit of 178,956,970"
+    assert reasons["bomb.png"] == ("30000×20000 pixels are more than the limit of 178,956,970: decoded they take "
+                                   "1.7 GiB of memory; --max-pixels raises it")
     assert reasons["folder.jpg"] == "a folder, not a picture"
     assert reasons["missing.jpg"] == "no such file"
 
@@ -147,3 +153,136 @@ def test_the_size_limit_can_be_set(tmp_path: Path):
     half_red().save(tmp_path / "x.png")
     assert isinstance(open_image(tmp_path / "x.png", max_pixels=64 * 32), Image.Image)
     assert isinstance(open_image(tmp_path / "x.png", max_pixels=64 * 32 - 1), Skipped)
+
+
+def test_every_type_that_pillow_reads_is_a_picture_or_left_out_for_a_reason():
+    Image.init()
+    read = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
+    assert read - IMAGE_SUFFIXES <= set(NOT_PICTURES)
+    assert IMAGE_SUFFIXES.isdisjoint(NOT_PICTURES)
+
+
+@pytest.mark.parametrize("suffix", [
+    "apng", "avif", "bmp", "dds", "gif", "icns", "ico", "jp2", "jpg", "pcx", "png", "ppm", "qoi", "sgi", "tga", "tiff", "webp",
+    "heic", "jxl",
+])
+def test_a_picture_of_every_type_opens_as_it_was_written(tmp_path: Path, suffix: str):
+    image_types.register_plugins()
+    half_red(64, 64).save(tmp_path / f"x.{suffix}")
+    found = pixels(open_image(tmp_path / f"x.{suffix}"))
+    assert found.shape[0] == found.shape[1]
+    quarter = len(found) // 4
+    assert np.abs(found[:, :quarter] - RED).max() < 40
+    assert np.abs(found[:, -quarter:] - BLUE).max() < 40
+
+
+@pytest.mark.parametrize("suffix", ["dng", "NEF"])
+def test_sensor_data_is_developed_and_not_its_stamp_sized_preview(tmp_path: Path, suffix: str):
+    write_dng(tmp_path / f"x.{suffix}", 400, 200)
+    found = pixels(open_image(tmp_path / f"x.{suffix}"))
+    assert found.shape == (200, 400, 3)
+    assert found[:, :190, 0].mean() > 2 * found[:, :190, 2].mean()  # red on the left
+    assert found[:, 210:, 2].mean() > 2 * found[:, 210:, 0].mean()  # blue on the right
+    small = open_image(tmp_path / f"x.{suffix}", min_side=50)
+    assert pixels(small).shape == (100, 200, 3)
+    too_large = open_image(tmp_path / f"x.{suffix}", max_pixels=400 * 200 - 1)
+    assert isinstance(too_large, Skipped)
+    assert too_large.reason.startswith("400×200 pixels are more than the limit of 79,999")
+
+
+def test_damaged_sensor_data_is_a_reason(tmp_path: Path):
+    (tmp_path / "x.cr2").write_bytes(b"II*\0" + b"\0" * 500)
+    result = open_image(tmp_path / "x.cr2")
+    assert isinstance(result, Skipped)
+    assert result.reason.startswith("damaged picture, or of a camera that LibRaw does not know (")
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules |= {name: None for name in ("pillow_heif", "pillow_jxl", "rawpy")}
+from pathlib import Path
+from densecap_search.collection.images import open_image
+from densecap_search.collection.readers import read_collection
+folder = Path(sys.argv[1])
+for record in read_collection(folder).records:
+    print(record.image.name, "|", getattr(open_image(record.image), "reason", "opened"))
+"""
+
+
+def test_without_an_extra_a_file_is_counted_and_the_extra_is_named(tmp_path: Path):
+    image_types.register_plugins()
+    for suffix in ("heic", "jxl", "avif"):
+        half_red().save(tmp_path / f"x.{suffix}")
+    write_dng(tmp_path / "x.dng", 64, 64)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, tmp_path], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == [
+        "x.avif | opened",
+        "x.dng | needs the extra `raw` (pip install 'densecap-search[raw]')",
+        "x.heic | needs the extra `heic` (pip install 'densecap-search[heic]')",
+        "x.jxl | needs the extra `jxl` (pip install 'densecap-search[jxl]')",
+    ]
+
+
+def test_the_first_page_of_a_scan_is_taken(tmp_path: Path):
+    pages = [Image.new("RGB", (8, 8), RED), Image.new("RGB", (16, 16), BLUE)]
+    pages[0].save(tmp_path / "x.tiff", save_all=True, append_images=pages[1:])
+    found = pixels(open_image(tmp_path / "x.tiff"))
+    assert found.shape == (8, 8, 3)
+    assert (found == RED).all()
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_a_16_bit_grey_scan_looks_like_its_8_bit_twin(tmp_path: Path, suffix: str):
+    grey = np.asarray(Image.effect_mandelbrot((90, 60), (-2, -1.5, 1, 1.5), 50))
+    Image.fromarray(grey).save(tmp_path / f"8.{suffix}")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / f"16.{suffix}")
+    twins = [pixels(open_image(tmp_path / f"{bits}.{suffix}")) for bits in (8, 16)]
+    assert np.abs(twins[0] - twins[1]).max() <= 1
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    ([0.0, 0.5, 1.0], [0, 128, 255]),          # the usual range of floats
+    ([0.0, 100.0, 255.0], [0, 100, 255]),      # that of 8 bits
+    ([-1000.0, 0.0, 1000.0], [0, 128, 255]),   # heights: their own
+    ([float("nan"), 0.0, 1.0], [0, 0, 255]),
+    ([700.0, 700.0, 700.0], [0, 0, 0]),        # one value has no range
+])
+def test_float_scans_are_scaled_by_the_range_that_holds_them(tmp_path: Path, values: list[float], expected: list[int]):
+    Image.fromarray(np.array([values], np.float32)).save(tmp_path / "x.tiff")
+    assert np.abs(pixels(open_image(tmp_path / "x.tiff"))[0, :, 0] - expected).max() <= 1
+
+
+def one_bit_png(path: Path, width: int, height: int) -> None:
+    """A valid white PNG of a bit a pixel, written without holding it."""
+    row = b"\0" + b"\xff" * (width // 8)
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
+
+
+OPEN_ALL = """
+import sys
+from pathlib import Path
+from densecap_search.collection.images import open_image
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    print(path.name, getattr(open_image(path, min_side=224), "reason", "opened"))
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells the most memory that was used on Linux only")
+def test_a_gigantic_picture_costs_a_line_and_the_others_open_in_little_memory(tmp_path: Path):
+    for number in range(10):
+        half_red().save(tmp_path / f"{number}.png")
+    one_bit_png(tmp_path / "3.png", 30000, 20000)
+    done = subprocess.run([sys.executable, "-c", OPEN_ALL, tmp_path], capture_output=True, text=True, check=True)
+    *lines, kilobytes = done.stdout.splitlines()
+    assert [line for line in lines if not line.endswith(" opened")] == [
+        "3.png 30000×20000 pixels are more than the limit of 178,956,970: decoded they take 1.7 GiB of memory; --max-pixels raises it"]
+    assert len(lines) == 10
+    assert int(kilobytes) < 300_000

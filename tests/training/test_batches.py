@@ -88,7 +88,8 @@ def test_a_picture_that_vanishes_leaves_its_batch_and_shifts_no_caption(collecti
     tiny = make_tiny()
     records = collection.records
     records[5].image.write_bytes(b"")
-    batches = PixelBatches([1] * 24, group_numbers(records), 10, seed=0, encoder=tiny, records=records, workers=2)
+    batches = PixelBatches([1] * 24, group_numbers(records), 10, seed=0, encoder=tiny, records=records,
+                           texts=[record.captions[0] for record in records], workers=2)
     seen = {}
     for batch in batches.read(batches.plan(1)):
         for pixels, tokens, group in zip(batch.images, batch.tokens, batch.groups, strict=True):

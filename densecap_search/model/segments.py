@@ -1,0 +1,131 @@
+"""Captions longer than the text window, split at sentence ends into segments that fit. Pure text; no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from densecap_search.model.window import Truncation
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float32]
+Count = Callable[[Sequence[str]], Sequence[int]]  # texts → the tokens of each, with those that every text has around it
+# after . ! ? … and what closes a quotation or bracket, where white space follows; after 。！？ anywhere; at line ends
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|(?<=[。！？])["'”’」』）]*|\n""")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of each caption, in order: the caption itself where it fits. truncation: how many did not."""
+
+    texts: tuple[tuple[str, ...], ...]
+    truncation: Truncation
+
+    @property
+    def flat(self) -> list[str]:
+        """All segments, those of a caption together."""
+        return [segment for segments in self.texts for segment in segments]
+
+    @property
+    def counts(self) -> Ints:
+        """Segments of each caption, int64 [N]."""
+        return np.array([len(segments) for segments in self.texts], dtype=np.int64)
+
+
+def starts_of(counts: Ints) -> Ints:
+    """Where the segments of each caption begin among all of them, int64 [N]."""
+    return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+
+
+def mean_of(vectors: Array, counts: Ints) -> Array:
+    """Unit vectors of segments [S, D] → of each caption the mean, of length 1 again [N, D]; a single one as it is."""
+    if len(vectors) == len(counts):
+        return vectors
+    starts = starts_of(counts)
+    sums = np.add.reduceat(vectors, starts)
+    means = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    pooled: Array = np.where((counts == 1)[:, None], vectors[starts], means)
+    return pooled
+
+
+def best_of(found: Sequence[Sequence[tuple[int, float]]], k: int) -> list[tuple[int, float]]:
+    """Hits of each segment as (row, score) → the k best rows by their best segment; equal scores in order of rows.
+
+    Exact where each list holds the k best of its segment: a row that is missing there is beaten by k others.
+    """
+    best: dict[int, float] = {}
+    for hits in found:
+        for row, score in hits:
+            best[row] = max(score, best.get(row, score))
+    return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+def sentences(text: str) -> list[str]:
+    """A text cut after its sentences and at its line ends, without the white space around them."""
+    found, at = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        found.append(text[at:end.start() + len(end.group().rstrip())])
+        at = end.end()
+    found.append(text[at:])
+    return [sentence.strip() for sentence in found if sentence.strip()]
+
+
+def split_text(text: str, window: int, count: Count) -> list[str]:
+    """A text longer than the window → as few segments of whole sentences as fit, as equal as they can be.
+
+    A sentence longer than the window is cut between words, a word longer than it between letters; nothing is lost.
+    """
+    around = count([""])[0]  # the tokens that every text has around it
+    whole = sentences(text)
+    pieces = [part for sentence, tokens in zip(whole, count(whole), strict=True)
+              for part in ([sentence] if tokens <= window else _words(sentence, window, count))]
+    lengths = [tokens - around for tokens in count(pieces)]
+    for room in range(window - around, 0, -1):  # less where a tokenizer makes more of two sentences together
+        segments = _cut(text, pieces, _equal_runs(lengths, room))
+        if max(count(segments)) <= window:
+            break
+    return segments
+
+
+def _words(sentence: str, window: int, count: Count) -> list[str]:
+    """The words of a sentence, and the letters of those that are longer than the window."""
+    words = sentence.split()
+    return [part for word, tokens in zip(words, count(words), strict=True)
+            for part in ([word] if tokens <= window else word)]
+
+
+def _equal_runs(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Runs of neighbours whose lengths sum to at most room: as few as possible, the longest as short as possible."""
+    fewest = len(_runs(lengths, room))
+    low, high = max(lengths), max(room, max(lengths))
+    while low < high:
+        middle = (low + high) // 2
+        if len(_runs(lengths, middle)) <= fewest:
+            high = middle
+        else:
+            low = middle + 1
+    return _runs(lengths, low)
+
+
+def _runs(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    runs, start, used = [], 0, 0
+    for number, length in enumerate(lengths):
+        if number > start and used + length > room:
+            runs.append((start, number))
+            start, used = number, 0
+        used += length
+    return [*runs, (start, len(lengths))]
+
+
+def _cut(text: str, pieces: Sequence[str], runs: Sequence[tuple[int, int]]) -> list[str]:
+    """Runs of pieces as they stand in the text, with the white space between them."""
+    starts, ends, at = [], [], 0
+    for piece in pieces:
+        starts.append(text.index(piece, at))
+        at = starts[-1] + len(piece)
+        ends.append(at)
+    return [text[starts[first]:ends[last - 1]] for first, last in runs]
