@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,16 @@ def write_dng(path: Path, width: int, height: int) -> None:
                          (50708, 2, b"Test Camera\0"), (50721, 10, [part for ratio in ratios for part in ratio]),
                          (50728, 5, [1, 1, 1, 1, 1, 1]), (50778, 3, [21])])
     path.write_bytes(b"II*\0" + struct.pack("<I", at_main) + preview + data + sub + main)
+
+
+def one_bit_png(path: Path, width: int, height: int) -> None:
+    """A valid white PNG of a bit a pixel, written without holding it."""
+    row = b"\0" + b"\xff" * (width // 8)
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))

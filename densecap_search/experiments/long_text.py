@@ -1,8 +1,8 @@
 """What a text window loses, and what segments give back: python -m densecap_search.experiments.long_text FILE.
 
 No pictures are needed: a sentence of a long caption is the query, and the gallery is all captions, embedded whole. It
-asks whether what a sentence says has reached the caption's vectors; whether pictures are found better is for
-`densecap evaluate --long-text`.
+asks whether what a sentence says has reached the caption's vectors. Whether pictures are found better too is asked
+with --pictures, at windows narrower than their captions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from pathlib import Path
 import click
 import numpy as np
 
+from densecap_search.collection.readers import read_collection
+from densecap_search.collection.records import Collection
 from densecap_search.config import LONG_TEXT
 from densecap_search.errors import DensecapError
+from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import METRICS, Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, sentences
@@ -98,6 +101,18 @@ def _recall(encoder: DualEncoder, queries: Sequence[str], captions: Sequence[str
     return float(METRICS["R@1"](ranks).mean())
 
 
+def measure_pictures(encoder: DualEncoder, collection: Collection) -> list[str]:
+    """Retrieval of pictures by each treatment, as rows of a table."""
+    rows = []
+    for treatment in LONG_TEXT:
+        report = evaluate(treated(encoder, treatment), collection.captioned, model=encoder.name,
+                          collection=collection.name, splits=["all"])
+        recalls = [direction.figures["R@1"].value for direction in (report.text_to_image, report.image_to_text)]
+        rows.append(f"| {encoder.context_length} | {treatment} | {report.truncation.longer} of "
+                    f"{report.truncation.captions} | {recalls[0]:.1f} | {recalls[1]:.1f} |")
+    return rows
+
+
 def treated(encoder: DualEncoder, treatment: str) -> DualEncoder:
     """The same encoder with another treatment of captions beyond its window."""
     spec = replace(encoder.spec, long_text=treatment)
@@ -110,7 +125,9 @@ def treated(encoder: DualEncoder, treatment: str) -> DualEncoder:
 @click.option("--pretrained", help="Weights for an open_clip name; random is enough for --lengths-only.")
 @click.option("--window", "windows", type=click.IntRange(8), multiple=True, default=WINDOWS, show_default=True)
 @click.option("--lengths-only", is_flag=True, help="Only what is lost, no retrieval.")
-def main(captions_file: Path, model: str, pretrained: str | None, windows: tuple[int, ...], lengths_only: bool) -> None:
+@click.option("--pictures", is_flag=True, help="CAPTIONS is a collection: retrieval of its pictures, all splits.")
+def main(captions_file: Path, model: str, pretrained: str | None, windows: tuple[int, ...], lengths_only: bool,
+         pictures: bool) -> None:
     """Print what windows lose of CAPTIONS, a JSON Lines file with the key caption, and what segments give back."""
     captions = read_captions(captions_file)
     encoders = [load_encoder(model, pretrained=pretrained, context_length=window) for window in windows]
@@ -120,6 +137,13 @@ def main(captions_file: Path, model: str, pretrained: str | None, windows: tuple
         loss = measure_loss(encoder, captions)
         click.echo(f"| {loss.window} | {loss.captions:.1f} % | {loss.tokens:.1f} % | {loss.segments:.2f} |")
     if lengths_only:
+        return
+    if pictures:
+        collection = read_collection(captions_file)
+        click.echo("\n| window | long text | longer captions | text→image R@1 | image→text R@1 |\n"
+                   "|---|---|---|---|---|")
+        for encoder in encoders:
+            click.echo("\n".join(measure_pictures(encoder, collection)))
         return
     click.echo("\n| window | long text | queries | R@1, sentence within the window | R@1, sentence beyond it |\n"
                "|---|---|---|---|---|")

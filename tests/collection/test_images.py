@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import write_dng
+from helpers import one_bit_png, write_dng
 from PIL import Image, ImageCms
 
 from densecap_search.collection import image_types
@@ -250,19 +250,6 @@ def test_a_16_bit_grey_scan_looks_like_its_8_bit_twin(tmp_path: Path, suffix: st
 def test_float_scans_are_scaled_by_the_range_that_holds_them(tmp_path: Path, values: list[float], expected: list[int]):
     Image.fromarray(np.array([values], np.float32)).save(tmp_path / "x.tiff")
     assert np.abs(pixels(open_image(tmp_path / "x.tiff"))[0, :, 0] - expected).max() <= 1
-
-
-def one_bit_png(path: Path, width: int, height: int) -> None:
-    """A valid white PNG of a bit a pixel, written without holding it."""
-    row = b"\0" + b"\xff" * (width // 8)
-    packer = zlib.compressobj(9)
-    data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
 
 
 OPEN_ALL = """

@@ -101,3 +101,32 @@ def test_a_picture_that_vanishes_leaves_its_batch_and_shifts_no_caption(collecti
         assert torch.equal(pixels, read_pixels(tiny, records[row].image))
         ids = tiny.tokenize(records[row].captions).ids[0]
         assert torch.equal(tokens[: len(ids)], ids)
+
+
+def test_a_segment_of_each_long_caption_is_drawn_a_step_and_a_plan_remembers_it():
+    # records with 2 and 1 captions; these have 1, 3 and 2 segments
+    image, text = np.zeros((2, 1), np.float32), np.arange(6, dtype=np.float32)[:, None]
+    batches = RowBatches([2, 1], [0, 1], 2, seed=0, segment_counts=[1, 3, 2], image_rows=image, text_rows=text)
+    allowed = {(0, 0): {0}, (0, 1): {1, 2, 3}, (1, 0): {4, 5}}  # record, caption → rows of its segments
+    seen = set()
+    for epoch in range(1, 40):
+        plan = batches.plan(epoch)
+        (batch,) = batches.read(plan)
+        for row, value in zip(plan.order, batch.tokens[:, 0].int().tolist(), strict=True):
+            assert value in allowed[int(row), int(plan.caption[row])]
+            seen.add(value)
+        again = Plan.from_tensors(plan.as_tensors())
+        assert torch.equal(next(batches.read(again)).tokens, batch.tokens)
+        assert torch.equal(next(batches.read(batches.plan(epoch))).tokens, batch.tokens)
+    assert seen == {0, 1, 2, 3, 4, 5}
+
+
+def test_segments_change_neither_the_order_nor_the_captions_of_a_plan():
+    rows = np.zeros((5, 1), np.float32)
+    plain = RowBatches([2, 3], [0, 1], 2, seed=3, image_rows=rows[:2], text_rows=rows)
+    split = RowBatches([2, 3], [0, 1], 2, seed=3, segment_counts=[1, 2, 1, 4, 1], image_rows=rows[:2], text_rows=rows)
+    for epoch in (1, 2):
+        assert plain.plan(epoch).segment is None
+        assert set(plain.plan(epoch).as_tensors()) == {"order", "sizes", "caption"}
+        assert np.array_equal(plain.plan(epoch).order, split.plan(epoch).order)
+        assert np.array_equal(plain.plan(epoch).caption, split.plan(epoch).caption)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make_tiny
+from helpers import make_tiny, write_dng
 from PIL import Image
 
+from densecap_search.collection import image_types
 from densecap_search.collection.readers import read_collection
 from densecap_search.retrieval.indexing import update_index
 from densecap_search.retrieval.searcher import Hit, Searcher
@@ -60,3 +61,32 @@ def test_labels_are_short_and_details_are_whole_and_not_interpreted():
     assert label(hit).startswith("0.512 · b c.jpg\nword word")
     assert "    <script>alert(1)</script> **bold**" in details(hit)
     assert details(hit).startswith("**3. score 0.5123**")
+
+
+@pytest.mark.parametrize("suffix", ["heic", "jxl", "avif", "dng"])
+def test_pictures_that_browsers_cannot_show_are_converted(tmp_path: Path, suffix: str):
+    image_types.register_plugins()
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    if suffix == "dng":
+        write_dng(folder / "x.dng", 800, 400)
+    else:
+        Image.new("RGB", (800, 400), "red").save(folder / f"x.{suffix}")
+    tiny = make_tiny()
+    searcher = Searcher(tiny, update_index(read_collection(folder), tiny, {"name": "tiny"}, tmp_path / "index").index)
+    ((path, _),) = Gallery.of(searcher.index).items(searcher.by_image(folder / f"x.{suffix}", 1))
+    with Image.open(path) as shown:
+        assert (shown.format, shown.size) == ("JPEG", (SMALL, SMALL // 2))
+        red, green, _ = np.asarray(shown)[:, : SMALL // 4].astype(int).mean((0, 1))
+        assert red > 2 * green
+
+
+def test_a_picture_that_was_indexed_beyond_the_usual_size_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.new("RGB", (800, 400), "red").save(folder / "x.png")
+    tiny = make_tiny()
+    index = update_index(read_collection(folder), tiny, {"name": "tiny"}, tmp_path / "index").index
+    monkeypatch.setattr("densecap_search.collection.images.MAX_PIXELS", 1000)
+    ((path, _),) = Gallery.of(index).items([Hit(1, 1.0, "x.png", str(folder / "x.png"), "")])
+    assert "missing" not in path
