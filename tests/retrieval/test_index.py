@@ -224,3 +224,16 @@ def test_a_place_that_cannot_be_written_is_named(photos: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(IndexFolderError, match=r"cannot write the index .*file/i"):
         update(photos, tmp_path / "file" / "i")
+
+
+def test_a_graph_finds_nearly_all_that_an_exact_index_finds_and_is_rebuilt_from_the_vectors(tmp_path: Path):
+    matrix, queries = vectors(1500), vectors(40, seed=1)
+    exact, graph = (index_of(matrix, tmp_path / kind, kind) for kind in ("flat", "hnsw"))
+    save_index(graph, matrix)
+    loaded = load_index(tmp_path / "hnsw")
+    for index in (graph, loaded):
+        shared = [len({row for row, _ in a} & {row for row, _ in b}) for a, b in
+                  zip(exact.search(queries, k=10), index.search(queries, k=10), strict=True)]
+        assert sum(shared) >= 0.97 * 400
+    assert loaded.search(queries, k=5) == graph.search(queries, k=5)
+    assert [row for row, _ in loaded.search(queries, k=50)[0]][:5] == [row for row, _ in loaded.search(queries, k=5)[0]]
