@@ -258,3 +258,16 @@ def test_near_codes_are_all_pairs_within_four_bits_and_no_other():
              for other, bits in zip(others, away, strict=True)}
     assert found == {(int(a), int(b), int(apart[a, b])) for a, b in np.argwhere(apart <= 4)}
     assert len(found) == 2 * 300  # 75 neighbours each at 1, 2, 3 and 4 bits, seen from both sides
+
+
+def test_a_graph_finds_nearly_all_that_an_exact_index_finds_and_is_rebuilt_from_the_vectors(tmp_path: Path):
+    matrix, queries = vectors(1500), vectors(40, seed=1)
+    exact, graph = (index_of(matrix, tmp_path / kind, kind) for kind in ("flat", "hnsw"))
+    save_index(graph, matrix)
+    loaded = load_index(tmp_path / "hnsw")
+    for index in (graph, loaded):
+        shared = [len({row for row, _ in a} & {row for row, _ in b}) for a, b in
+                  zip(exact.search(queries, k=10), index.search(queries, k=10), strict=True)]
+        assert sum(shared) >= 0.97 * 400
+    assert loaded.search(queries, k=5) == graph.search(queries, k=5)
+    assert [row for row, _ in loaded.search(queries, k=50)[0]][:5] == [row for row, _ in loaded.search(queries, k=5)[0]]
