@@ -116,7 +116,8 @@ def _metadata_files(source: Source) -> list[Path]:
     """One a folder: of the folder itself, or of the folders in it."""
     if not source.path.is_dir():
         return []
-    places = [source.path, *(source.path / name for name in source.names if (source.path / name).is_dir())]
+    places = [source.path, *(source.path / name for name in source.names
+                             if (source.hidden or not name.startswith(".")) and (source.path / name).is_dir())]
     found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
     files = [file for file in found if file is not None]
     return files[:1] if files and files[0].parent == source.path else files

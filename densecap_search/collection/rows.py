@@ -40,7 +40,7 @@ def make_records(
 ) -> tuple[list[Record], list[Skipped]]:
     """Records in the order of their first rows, and what was left out.
 
-    folders: where relative picture paths are looked up, in turn; ids are relative to the first.
+    folders: where relative picture paths are looked up, in turn, the table's own first.
     """
     columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, image_column, caption_column)
     places = [os.path.abspath(folder) for folder in folders]
@@ -99,13 +99,14 @@ def _record(row: Row, number: int, folders: Sequence[str], columns: _Columns) ->
     captions = _captions(row[column]) if column is not None else ()
     if captions is None:
         return Skipped(value, f"the column {column} holds no text", number)
-    image = next((found for folder in folders if (found := _locate(folder, value)) is not None), None)
-    if image is None:
+    found = next(((place, image) for place in folders if (image := _locate(place, value)) is not None), None)
+    if found is None:
         return Skipped(value, "no such file", number)
+    place, image = found
     own = {word: _word(row.get(name)) for word, name in columns.own.items()}
     used = {columns.image, column, *columns.own.values()}
     return Record(
-        image_id=own.get("id") or _image_id(image, folders[0]),
+        image_id=own.get("id") or _image_id(image, folders[0], place),
         image=Path(image),
         captions=captions,
         split=normal_split(own.get("split")),
@@ -161,9 +162,11 @@ def _spellings(value: str) -> Iterator[str]:
             yield spelling
 
 
-def _image_id(image: str, folder: str) -> str:
-    inside = image.startswith(folder.rstrip(os.sep) + os.sep)
-    name = image[len(folder.rstrip(os.sep)) + 1:] if inside else image
+def _image_id(image: str, folder: str, place: str) -> str:
+    """The path from the table's folder; else from the folder above the place where it was looked up; else whole."""
+    bases = [folder] if place == folder else [folder, str(Path(place).parent)]
+    inside = next((base for base in bases if image.startswith(base.rstrip(os.sep) + os.sep)), None)
+    name = image if inside is None else image[len(inside.rstrip(os.sep)) + 1:]
     return unicodedata.normalize("NFC", name.replace(os.sep, "/"))
 
 

@@ -101,8 +101,7 @@ def lay_coco(folder: Path) -> tuple[Path, Expected]:
     annotations = [{"id": 1, "image_id": 7, "caption": "seven"}, {"id": 2, "image_id": 9, "caption": "nine"},
                    {"id": 3, "image_id": 7, "caption": "sept"}]
     path = write_json(folder / "annotations" / "captions.json", {"info": {}, "images": images, "annotations": annotations})
-    where = str(folder / "val2017")
-    return path, {f"{where}/9.jpg": (("nine",), None), f"{where}/7.jpg": (("seven", "sept"), None)}
+    return path, {"val2017/9.jpg": (("nine",), None), "val2017/7.jpg": (("seven", "sept"), None)}
 
 
 def lay_karpathy(folder: Path) -> tuple[Path, Expected]:
