@@ -557,8 +557,8 @@ def run_experiments(config_file: Path, output: Path | None, places: tuple[str, .
         for row in rows:
             click.echo(json.dumps(row.as_json(), ensure_ascii=False))
         return
-    for test, own in report.by_test(rows).items():
-        click.echo(f"\n{report.title_of(test, own)}. Δ is against {found.baseline}. {report.warning_of(own)}")
+    for title, own in report.tables(rows).items():
+        click.echo(f"\n{title}. Δ is against {found.baseline}. {report.warning_of(own)}")
         print_table(report.header(own), [report.cells(row, own) for row in own])
     click.echo(f"\nWith curves: {folder / 'results.html'}; tables: results.md, results.csv, results.json")
 

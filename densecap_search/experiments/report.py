@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from densecap_search import __version__
 from densecap_search.evaluation.html import plot, render
 from densecap_search.experiments.grid import Outcome
-from densecap_search.experiments.plan import Experiment
-from densecap_search.experiments.results import DIRECTIONS, SHOWN, Mean, Row, against_setting, learning_curves
+from densecap_search.experiments.plan import BEFORE, Experiment
+from densecap_search.experiments.results import DIRECTIONS, Mean, Row, against_setting, learning_curves
 from densecap_search.files import write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SHOWN = ("R@1", "R@10")
 CURVES_OVER = {"train.gamma": "γ", "data.fraction": "share of the training pictures", "train.batch_size": "batch size"}
 MEANINGS = (
     "R@K: share of queries, percent, whose right answer is among the first K; mean ± standard deviation over seeds.",
@@ -27,6 +28,7 @@ MEANINGS = (
     "the p-value of a randomisation test are over pictures.",
     "val: R@1 on validation, mean of both directions, of the epoch that was kept. ● marks the arm that validation "
     "would have chosen; the test figure of any other was picked after the fact.",
+    "epoch: the one that was kept, mean over seeds. s: logit_scale after the last epoch.",
     "solved: share of the measured training batches on which InfoNCE is below 0.001.",
 )
 
@@ -47,19 +49,18 @@ def header(rows: Sequence[Row]) -> list[str]:
 
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     """One row as text, in the columns of :func:`header`."""
-    both = [row.figures[direction] for direction in DIRECTIONS]
-    differences = [row.difference.get(direction) for direction in DIRECTIONS]
-    found = {
-        "setting": row.cell, "arm": row.arm + (" ●" if row.chosen else ""), "seeds": str(both[0]["R@1"].count),
-        **{f"{arrow} {metric}": _mean(figures[metric], 3 if metric == "MRR" else 1)
-           for arrow, figures in zip(DIRECTIONS.values(), both, strict=True) for metric in SHOWN},
-        **{f"Δ {arrow}": "" if difference is None else
-           f"{difference.value:+.1f} ({difference.low:+.1f} to {difference.high:+.1f}; p {difference.p_value:.2g})"
-           for arrow, difference in zip(DIRECTIONS.values(), differences, strict=True)},
+    found = {"arm": row.arm + (" ●" if row.chosen else ""), "seeds": ""}
+    for direction, arrow in DIRECTIONS.items():
+        figures, difference = row.figures[direction], row.difference.get(direction)
+        found["seeds"] = str(figures["R@1"].count)
+        found |= {f"{arrow} {metric}": _mean(figures[metric]) for metric in SHOWN}
+        found[f"Δ {arrow} R@1"] = "" if difference is None else (
+            f"{difference.value:+.1f} ({difference.low:+.1f} to {difference.high:+.1f}), p {difference.p_value:.2g}")
+    found |= {
         "expected R@1": "" if row.expected is None else f"{row.expected[0]:g} / {row.expected[1]:g}",
         "val": "" if row.val is None else _mean(row.val),
-        "epoch": "" if row.kept_epoch is None else _mean(row.kept_epoch, 0),
-        "s at the end": "" if row.logit_scale is None else f"{row.logit_scale.value:.0f}",
+        "epoch": "" if row.kept_epoch is None else f"{row.kept_epoch.value:.0f}",
+        "s": "" if row.logit_scale is None else f"{row.logit_scale.value:.0f}",
         "solved, %": "" if row.solved is None else f"{row.solved.value:.0f}",
         "trained on": str(row.trained_on), "failed": str(row.failed),
     }
@@ -67,12 +68,13 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, bool]:
+    compared = any(row.difference for row in rows)
+    figures = {name: present for arrow in DIRECTIONS.values() for name, present in (
+        (f"{arrow} R@1", True), (f"Δ {arrow} R@1", compared), (f"{arrow} R@10", True))}
     return {
-        "setting": any(row.cell for row in rows), "arm": True, "seeds": True,
-        **{f"{arrow} {metric}": True for arrow in DIRECTIONS.values() for metric in SHOWN},
-        **{f"Δ {arrow}": any(row.difference for row in rows) for arrow in DIRECTIONS.values()},
+        "arm": True, "seeds": True, **figures,
         "expected R@1": any(row.expected for row in rows), "val": any(row.val for row in rows),
-        "epoch": any(row.kept_epoch for row in rows), "s at the end": any(row.logit_scale for row in rows),
+        "epoch": any(row.kept_epoch for row in rows), "s": any(row.logit_scale for row in rows),
         "solved, %": any(row.solved for row in rows), "trained on": any(row.trained_on for row in rows),
         "failed": any(row.failed for row in rows),
     }
@@ -83,15 +85,19 @@ def _mean(mean: Mean, digits: int = 1) -> str:
     return f"{mean.value:.{digits}f}{spread}"
 
 
-def by_test(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Test set → its rows."""
-    return {name: [row for row in rows if row.test == name] for name in dict.fromkeys(row.test for row in rows)}
+def tables(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Title → rows: one table for each test set and cell, with the model before training at its head."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.arm != BEFORE:
+            before = [other for other in rows if other.arm == BEFORE and other.test == row.test]
+            found.setdefault(_title(row), before).append(row)
+    return found
 
 
-def title_of(test: str, rows: Sequence[Row]) -> str:
-    """What a table of results is about."""
-    first = rows[0]
-    return f"{test}: {first.queries} captions, {first.gallery} pictures"
+def _title(row: Row) -> str:
+    what = f"{row.test}: {row.queries} captions, {row.gallery} pictures"
+    return f"{what}; {row.cell}" if row.cell else what
 
 
 def warning_of(rows: Sequence[Row]) -> str:
@@ -105,10 +111,10 @@ def warning_of(rows: Sequence[Row]) -> str:
 def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
     """The tables, for a document."""
     parts = [f"# {experiment.title}", *([experiment.notes] if experiment.notes else [])]
-    for test, own in by_test(rows).items():
+    for title, own in tables(rows).items():
         lines = [header(own), ["---"] * len(header(own)), *(cells(row, own) for row in own)]
         table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        parts += [f"## {title_of(test, own)}", *([f"**{warning_of(own)}**"] if warning_of(own) else []), table]
+        parts += [f"## {title}", *([f"**{warning_of(own)}**"] if warning_of(own) else []), table]
     parts += [f"Δ is against {experiment.baseline}.", "\n".join(f"* {meaning}" for meaning in MEANINGS)]
     return "\n\n".join(parts) + "\n"
 
@@ -134,9 +140,9 @@ def _csv(outcomes: Sequence[Outcome]) -> str:
 
 
 def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> str:
-    tables = [{"title": title_of(test, own), "warning": warning_of(own), "header": header(own),
-               "words": header(own).index("seeds"), "rows": [cells(row, own) for row in own]}
-              for test, own in by_test(rows).items()]
+    made = [{"title": title, "warning": warning_of(own), "header": header(own),
+             "rows": [cells(row, own) for row in own]}
+            for title, own in tables(rows).items()]
     plots = []
     for key, label in CURVES_OVER.items():
         lines = against_setting(rows, outcomes, key)
@@ -151,7 +157,7 @@ def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcom
                       "image": plot(partial(_draw_curves, curves=curves), alt=title)})
     return render("experiment.html", {
         "title": experiment.title, "version": __version__, "notes": experiment.notes, "baseline": experiment.baseline,
-        "meanings": MEANINGS, "tables": tables, "plots": plots, "runs": len([o for o in outcomes if o.epochs]),
+        "meanings": MEANINGS, "tables": made, "plots": plots, "runs": len([o for o in outcomes if o.epochs]),
         "seeds": len(experiment.seeds)})
 
 

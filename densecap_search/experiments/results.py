@@ -17,7 +17,6 @@ from densecap_search.experiments.grid import Outcome
 from densecap_search.experiments.plan import BEFORE
 
 DIRECTIONS = {"text_to_image": "text→image", "image_to_text": "image→text"}
-SHOWN = ("R@1", "R@5", "R@10", "MRR")
 COMPARED = "R@1"
 
 

@@ -15,7 +15,7 @@ from densecap_search.evaluation.metrics import Ranks
 from densecap_search.experiments import grid
 from densecap_search.experiments.grid import Measured, Outcome, run_experiment
 from densecap_search.experiments.plan import BEFORE, Experiment, load_experiment
-from densecap_search.experiments.report import markdown, write_reports
+from densecap_search.experiments.report import markdown, tables, write_reports
 from densecap_search.experiments.results import against_setting, learning_curves, summarise
 from densecap_search.talk import SILENT, Talk
 
@@ -189,3 +189,13 @@ def test_the_table_names_the_chosen_arm_and_warns_of_trained_pictures(experiment
 
 def test_ranks_of_a_file_count_as_those_they_came_from():
     assert Ranks.of([1, 3]).rank.tolist() == [1, 3]
+
+
+def test_a_table_is_made_for_each_cell_with_the_model_before_at_its_head(experiment: Experiment):
+    outcomes = by_hand(experiment)
+    before = replace(outcomes[0], arm=BEFORE, epochs=(), kept_epoch=None, saturated=None)
+    cells = [replace(outcome, cell=cell, values={"x": cell}) for cell in ("one", "two") for outcome in outcomes]
+    made = tables(summarise([before, *cells], "plain", {}))
+    assert {title: [row.arm for row in rows] for title, rows in made.items()} == {
+        "photos: 4 captions, 2 pictures; one": [BEFORE, "plain", "margin"],
+        "photos: 4 captions, 2 pictures; two": [BEFORE, "plain", "margin"]}
