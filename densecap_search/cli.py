@@ -139,12 +139,13 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
 @click.option("--batch-size", type=click.IntRange(2), default=128, show_default=True, help="To predict saturation for.")
 @click.option("--logit-scale", type=click.FloatRange(1, 100), help="To predict saturation for. Default: the model's.")
 @click.option("--pictures/--no-pictures", default=True, help="Open every picture, or read only the table.")
+@_max_pixels_option
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="F.html", help="Also write a page.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
                        image_column: str | None, caption_column: str | None, format: str | None,
                        hidden: bool | None, batch_size: int, logit_scale: float | None, pictures: bool,
-                       report: Path | None, as_json: bool) -> None:
+                       max_pixels: int | None, report: Path | None, as_json: bool) -> None:
     """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
 
     With --model also how much its window cuts, how alike it finds the captions, and whether InfoNCE will run dry; then
@@ -165,7 +166,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
         check_writable(report.absolute().parent)
     found = _read(collection, image_column, caption_column, format, hidden)
     geometry = None
-    files = look_at_pictures(found.records, talk=talk) if pictures else None
+    files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model_name and found.captioned:
         from densecap_search.model.sources import load_encoder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from densecap_search.collection.images import DECODER_VERSION, open_image
+from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS, open_image
 from densecap_search.collection.perceptual import SIDE, difference_hash
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.files import cache_folder, hash_file
@@ -30,12 +30,15 @@ class Pictures:
     broken: tuple[Skipped, ...]
 
 
-def look_at_pictures(records: Sequence[Record], *, workers: int | None = None, talk: Talk = SILENT) -> Pictures:
+def look_at_pictures(records: Sequence[Record], *, max_pixels: int | None = None, workers: int | None = None,
+                     talk: Talk = SILENT) -> Pictures:
     """Read, hash and decode every picture, JPEGs at a fraction of their size; what is known by content is only hashed.
 
-    Memory: a picture a thread, and about 200 bytes a record.
+    max_pixels: larger pictures count as broken; None: MAX_PIXELS. Memory: a picture a thread, and about 200 bytes a
+    record.
     """
-    cache = RowCache(cache_folder() / "perceptual" / f"dhash-{DECODER_VERSION}")
+    limit = max_pixels or MAX_PIXELS
+    cache = RowCache(cache_folder() / "perceptual" / f"dhash-{DECODER_VERSION}-{limit}")
 
     def look(record: Record) -> tuple[str, Any] | Skipped:
         try:
@@ -46,7 +49,7 @@ def look_at_pictures(records: Sequence[Record], *, workers: int | None = None, t
             return image if isinstance(image, Skipped) else Skipped(str(record.image), reason)
         if content in cache:
             return content, cache[content]
-        image = open_image(record.image, min_side=SIDE)
+        image = open_image(record.image, min_side=SIDE, max_pixels=limit)
         return image if isinstance(image, Skipped) else (content, _row(difference_hash(image)))
 
     hashes: dict[str, str] = {}

@@ -295,6 +295,7 @@ def test_inspect_prints_a_line_for_each_thing_to_mend_and_writes_the_page(photos
     assert "1 picture cannot be opened: damaged picture (1): mend or remove them" in done.stdout
     assert "--context-length 77: 0.0 % of the captions are longer than 77 tokens" in done.stdout
     assert "cut.png: damaged picture" in (tmp_path / "new" / "r.html").read_text(encoding="utf-8")
+    assert json.loads(run("inspect", photos, "--max-pixels", 1000, "--json").stdout)["files"]["broken"] == 25
     table = json.loads(run("inspect", photos, "--no-pictures", "--json").stdout)
     assert (table["pictures"], table["files"], table["captions_by_model"], table["findings"]) == (25, None, None, [])
     refused = run("inspect", photos, "--no-pictures", "--report", photos / "cut.png" / "r.html", code=1)
