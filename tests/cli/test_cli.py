@@ -148,8 +148,8 @@ def test_inspect_says_how_it_read_and_which_captions_say_nothing(tmp_path: Path)
     assert "1 pictures have a caption that a camera or a form left there: “IMG_0001”" in output
     found = json.loads(run("inspect", tmp_path / "t.csv", "--json").output)
     assert (found["format"], found["format_reason"]) == ("csv", "a table whose cells are set apart by commas")
-    assert [(row["kind"], row["count"], row["examples"][0]["note"]) for row in found["findings"]] == [
-        ("placeholder", 1, "IMG_0001")]
+    assert [(row["count"], row["examples"][0]["note"]) for row in found["findings"] if row["kind"] == "placeholder"] == [
+        (1, "IMG_0001")]
 
 
 def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_run: Path, tmp_path: Path):
