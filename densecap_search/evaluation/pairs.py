@@ -13,7 +13,16 @@ from densecap_search.collection.splits import picture_numbers
 from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import mean_of
-from densecap_search.retrieval.embeddings import Array, TextRows, embed_images, embed_queries
+from densecap_search.retrieval.embeddings import (
+    Array,
+    TextRows,
+    check_finite,
+    heads_of,
+    image_rows,
+    queries_of,
+    segments_of,
+    text_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -71,13 +80,31 @@ class Pairs:
                 "image_to_text": mean_figures(self.image_to_text(1))}
 
 
-def embed_pairs(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
-                workers: int | None = None) -> Pairs:
-    """Vectors of the records whose pictures can be opened, and of their captions."""
-    embeddings, _ = embed_images(encoder, records, hashes, cached=cached, workers=workers)
-    kept = in_order(records, embeddings.image_ids)
-    text = embed_queries(encoder, [caption for record in kept for caption in record.captions], cached=cached)
-    return Pairs.of(kept, embeddings.vectors, text, hashes)
+@dataclass(frozen=True)
+class PairRows:
+    """What the towers hand to their heads, of pictures [N, W] and of captions: while only heads change, read once."""
+
+    records: tuple[Record, ...]
+    hashes: Mapping[str, str]
+    image: Array
+    text: TextRows
+
+    def pairs(self, encoder: DualEncoder) -> Pairs:
+        """Their vectors by the heads as they are now."""
+        image = heads_of(encoder, "image", self.image)
+        check_finite(image, [record.image_id for record in self.records])
+        captions = [caption for record in self.records for caption in record.captions]
+        text = queries_of(encoder, segments_of(encoder, self.text, captions))
+        return Pairs.of(self.records, image, text, self.hashes)
+
+
+def pair_rows(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+              workers: int | None = None) -> PairRows:
+    """Of the records whose pictures can be opened. hashes: image_id → content."""
+    found = image_rows(encoder, records, hashes, cached=cached, workers=workers)
+    kept = tuple(records[row] for row in found.kept)
+    text = text_rows(encoder, [caption for record in kept for caption in record.captions], cached=cached)
+    return PairRows(kept, hashes, found.rows, text)
 
 
 def in_order(records: Sequence[Record], image_ids: Sequence[str]) -> list[Record]:

@@ -188,7 +188,11 @@ def embed_images(
 def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
                    ) -> TextRows:
     """Unit vectors of the segments of captions, float32 [S, D]."""
-    found = text_rows(encoder, captions, cached=cached, talk=talk)
+    return segments_of(encoder, text_rows(encoder, captions, cached=cached, talk=talk), captions)
+
+
+def segments_of(encoder: DualEncoder, found: TextRows, captions: Sequence[str]) -> TextRows:
+    """Tower outputs of captions → unit vectors of their segments."""
     vectors = heads_of(encoder, "text", found.rows)
     check_finite(vectors, [caption for number, caption in enumerate(captions) for _ in range(found.counts[number])])
     return TextRows(vectors, found.counts, found.truncation)
@@ -204,7 +208,11 @@ def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool =
 def embed_queries(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
                   ) -> TextRows:
     """The unit vectors by which captions are ranked: one of each, or of its segments where the best decides."""
-    found = embed_segments(encoder, captions, cached=cached, talk=talk)
+    return queries_of(encoder, embed_segments(encoder, captions, cached=cached, talk=talk))
+
+
+def queries_of(encoder: DualEncoder, found: TextRows) -> TextRows:
+    """Unit vectors of segments → those by which their captions are ranked."""
     if encoder.spec.long_text == "best":
         return found
     return TextRows(mean_of(found.rows, found.counts), np.ones_like(found.counts), found.truncation)

@@ -17,7 +17,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError
-from densecap_search.evaluation.pairs import embed_pairs
+from densecap_search.evaluation.pairs import PairRows, pair_rows
 from densecap_search.files import write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
@@ -80,11 +80,14 @@ def measure_mixtures(
     cached: whether the towers are the same in all mixtures. The encoder is left with the last one's weights.
     """
     found: dict[str, list[Figures]] = {name: [] for name in sets}
+    rows: dict[str, PairRows] = {}
     for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
         encoder.model.load_state_dict(mix(original, tuned, alpha))
         for name, (records, hashes) in sets.items():
-            readable = [record for record in records if record.image_id in hashes]
-            found[name].append(embed_pairs(encoder, readable, hashes, cached=cached, workers=workers).mean_figures())
+            if not cached or name not in rows:
+                readable = [record for record in records if record.image_id in hashes]
+                rows[name] = pair_rows(encoder, readable, hashes, cached=cached, workers=workers)
+            found[name].append(rows[name].pairs(encoder).mean_figures())
     return found
 
 

@@ -20,7 +20,7 @@ from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
-from densecap_search.evaluation.pairs import embed_pairs
+from densecap_search.evaluation.pairs import PairRows, pair_rows
 from densecap_search.files import check_writable, write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
@@ -163,6 +163,7 @@ class _Job:
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
         self.at = _Progress()
         self.average: dict[str, Tensor] = {}  # of the weights, where train.ema asks for it
+        self.val_rows: PairRows | None = None  # where only heads train
         self.rng_state = torch.get_rng_state()  # after the last whole step
         self.unsaved: dict[str, Tensor] | None = None  # the kept checkpoint, while only memory has it
         self.saved = time.monotonic()
@@ -365,10 +366,13 @@ class _Job:
         if not records:
             return None
         self.encoder.model.eval()
-        cached = self.train.tune == "heads" or epoch == 0  # a tower that trains is another after every epoch
+        frozen = self.train.tune == "heads"
         with self._measured_weights():
-            pairs = embed_pairs(self.encoder, records, self.data.hashes, cached=cached, workers=self.train.workers)
-        return Evaluated(epoch, self.at.step, pairs.mean_figures())
+            rows = self.val_rows or pair_rows(
+                self.encoder, records, self.data.hashes, workers=self.train.workers,
+                cached=frozen or epoch == 0)  # a tower that trains is another after every epoch
+            self.val_rows = rows if frozen else None
+            return Evaluated(epoch, self.at.step, rows.pairs(self.encoder).mean_figures())
 
     def _measured(self) -> dict[str, Tensor]:
         """What training changes, as it is measured and kept: the average of the weights where there is one."""

@@ -442,3 +442,13 @@ def test_a_fraction_of_the_training_pictures_is_used_and_the_split_seed_holds_th
     assert (half["val"], half["test"]) == (whole["val"], whole["test"])
     assert (other["train"], other["test"]) == (whole["train"], whole["test"])
     assert split("d", 1)["test"] != whole["test"]
+
+
+def test_validation_of_heads_reads_the_towers_once(collection, tiny_run, tmp_path: Path, monkeypatch):
+    asked = []
+    whole = loop.pair_rows
+    monkeypatch.setattr(loop, "pair_rows", lambda *args, **options: asked.append(options["cached"]) or whole(*args, **options))
+    finetune(collection, settings(tiny_run, epochs=3), tmp_path / "heads", talk=SILENT)
+    assert asked == [True]
+    finetune(collection, settings(tiny_run, tune="full", epochs=2, lr=1e-4), tmp_path / "full", talk=SILENT)
+    assert asked == [True, True, False, False]
