@@ -5,13 +5,14 @@ PYTHON ?= python
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-check: ## style, types and the fast tests
+check: lint test ## style, types and the fast tests
+
+lint: ## style and types
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q -m "not slow"
 
-test: ## the fast tests (under two minutes on two cores)
-	$(PYTHON) -m pytest -q -m "not slow"
+test: ## the fast tests (about two minutes on two cores)
+	$(PYTHON) -m pytest -q -m "not slow" -n auto
 
 test-slow: ## the tests that need the starter, real data, a browser or minutes
 	$(PYTHON) -m pytest -q -m slow
@@ -22,4 +23,4 @@ bench: ## ratios of speed and memory
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)
 
-.PHONY: help check test test-slow bench serve
+.PHONY: help check lint test test-slow bench serve
