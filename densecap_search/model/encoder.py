@@ -98,6 +98,7 @@ class DualEncoder:
         self.precision = precision
         self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
         self._tower_hashes: dict[tuple[Any, ...], str] = {}
+        self._lengths: dict[str, int] = {}  # caption → tokens, which are asked for again and again
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
         self._mean = torch.tensor(normalise.mean, device=self.device)[:, None, None]
         self._std = torch.tensor(normalise.std, device=self.device)[:, None, None]
@@ -160,13 +161,23 @@ class DualEncoder:
 
     def lengths(self, captions: Sequence[str]) -> tuple[int, ...]:
         """The tokens that each caption would have without a window."""
+        known = self._lengths  # replaced, never emptied: other threads may be reading it
+        found = {caption: known[caption] for caption in captions if caption in known}
+        missing = [caption for caption in dict.fromkeys(captions) if caption not in found]
+        found.update(zip(missing, self._count_tokens(missing), strict=True))
+        if len(known) > KNOWN_LENGTHS:
+            self._lengths = known = {}
+        known.update(found)
+        return tuple(found[caption] for caption in captions)
+
+    def _count_tokens(self, captions: Sequence[str]) -> list[int]:
         if self._plain_bpe:
-            return tuple(len(self.tokenizer.encode(caption)) + 2 for caption in captions)
+            return [len(self.tokenizer.encode(caption)) + 2 for caption in captions]
         if not isinstance(self.tokenizer, HFTokenizer):
             ids = self.tokenizer(list(captions), context_length=self.context_length)
-            return tuple(int((row != 0).sum()) for row in ids)
+            return [int((row != 0).sum()) for row in ids]
         cleaned = [self.tokenizer.clean_fn(caption) for caption in captions]
-        return tuple(len(row) for row in self.tokenizer.tokenizer(cleaned, verbose=False).input_ids) if cleaned else ()
+        return [len(row) for row in self.tokenizer.tokenizer(cleaned, verbose=False).input_ids] if cleaned else []
 
     @property
     def _plain_bpe(self) -> bool:
@@ -295,6 +306,7 @@ def _belongs(name: str, attribute: str) -> bool:
 
 # how a picture is brought to the tower's size → open_clip's word for it
 RESIZE_MODES: Mapping[str, str] = {"crop": "shortest", "pad": "longest", "squash": "squash"}
+KNOWN_LENGTHS = 1 << 18  # captions whose number of tokens is remembered
 MAX_RATIO = 64  # of a picture's sides, before a crop to the middle
 
 

@@ -186,3 +186,14 @@ def test_tokens_come_with_the_same_embeddings_and_padding_is_no_word(tiny):
     assert tiny.word_mask(ids).sum(1).tolist() == [5, 10]
     # the word that is pooled, the end token, is the caption's own embedding
     assert torch.allclose(words[0, 4], text[0], atol=1e-5)
+
+
+def test_a_caption_is_tokenized_once_to_know_its_length(tiny, monkeypatch):
+    counted = []
+    count = type(tiny)._count_tokens
+    monkeypatch.setattr(type(tiny), "_count_tokens", lambda self, captions: counted.extend(captions) or count(self, captions))
+    assert tiny.lengths(["a red ball", "a box", "a red ball"]) == tiny.lengths(["a red ball", "a box", "a red ball"]) == (5, 4, 5)
+    assert counted == ["a red ball", "a box"]
+    monkeypatch.setattr("densecap_search.model.encoder.KNOWN_LENGTHS", 1)
+    assert tiny.lengths(["a box", "a green box"]) == (4, 5)
+    assert tiny.lengths(["a red ball"]) == (5,)
