@@ -92,8 +92,9 @@ class Experiment:
                     settings |= own
                     collection = self._known(str(settings.pop(COLLECTION, self.train_on)))
                     config = load_config(overrides=[*SAME_SPLITS, *settings.items(), ("train.seed", seed)])
-                    yield PlannedRun(arm, ", ".join(name for _, name, _ in chosen),
-                                     {axis: name for axis, name, _ in chosen}, seed, collection, config)
+                    # a value is named after its setting, unless the file gives it a name of its own
+                    cell = ", ".join(f"{axis} {name}" if "." in axis else name for axis, name, _ in chosen)
+                    yield PlannedRun(arm, cell, {axis: name for axis, name, _ in chosen}, seed, collection, config)
 
     def start_config(self) -> RunConfig:
         """The settings of the run that is made first."""

@@ -45,9 +45,10 @@ def test_every_run_is_a_run_folder_and_the_rows_are_means_over_its_seeds(experim
         assert outcome.epochs[-1]["epoch"] == 1
     rows = summarise(outcomes, "plain", {"margin": {"photos": (90.0, 80.0)}})
     assert [(row.cell, row.arm) for row in rows] == [
-        ("", BEFORE), ("0.5", "plain"), ("0.5", "margin"), ("1.0", "plain"), ("1.0", "margin")]
+        ("", BEFORE), ("data.fraction 0.5", "plain"), ("data.fraction 0.5", "margin"),
+        ("data.fraction 1.0", "plain"), ("data.fraction 1.0", "margin")]
     own = [outcome.tests["photos"]["text_to_image"].figures["MRR"] for outcome in outcomes
-           if (outcome.cell, outcome.arm) == ("1.0", "margin")]
+           if (outcome.cell, outcome.arm) == ("data.fraction 1.0", "margin")]
     assert len(own) == 2
     mean = rows[-1].figures["text_to_image"]["MRR"]
     assert (mean.value, mean.spread, mean.count) == (pytest.approx(np.mean(own)), pytest.approx(np.std(own, ddof=1)), 2)
@@ -108,7 +109,7 @@ def test_a_run_that_cannot_be_trained_is_told_and_the_others_go_on(experiment: E
 
     monkeypatch.setattr(grid, "finetune", stops)
     outcomes = run_experiment(experiment, tmp_path / "out", talk=Talk(say=said.append))
-    assert "8/8 margin · 1.0 · seed 1: failed: the loss became nan at step 1" in said
+    assert "8/8 margin · data.fraction 1.0 · seed 1: failed: the loss became nan at step 1" in said
     row = summarise(outcomes, "plain", {})[-1]
     assert (row.arm, row.failed, row.figures["text_to_image"]["R@1"].count) == ("margin", 1, 1)
     write_reports(experiment, [row], outcomes, tmp_path)

@@ -45,14 +45,15 @@ def test_the_runs_are_arms_times_grid_times_seeds(tmp_path: Path):
     runs = experiment.runs()
     assert len(runs) == 2 * 2 * 2 * 3 == len({run.folder for run in runs})
     assert [run.seed for run in runs] == [0] * 8 + [1] * 8 + [2] * 8
-    assert [(run.cell, run.arm) for run in runs[:3]] == [("0.5, own", "plain"), ("0.5, own", "margin"), ("0.5, drawn", "plain")]
+    assert [(run.cell, run.arm) for run in runs[:3]] == [
+        ("data.fraction 0.5, own", "plain"), ("data.fraction 0.5, own", "margin"), ("data.fraction 0.5, drawn", "plain")]
     assert experiment.baseline == "plain"
     assert experiment.collections["drawn"] == Scenes(3, 2, 4, "faded")
 
 
 def test_an_arm_wins_over_the_grid_and_the_grid_over_the_settings(tmp_path: Path):
     run = load_experiment(write(tmp_path, WHOLE)).runs()[3]
-    assert (run.cell, run.arm, run.collection) == ("0.5, drawn", "margin", "drawn")
+    assert (run.cell, run.arm, run.collection) == ("data.fraction 0.5, drawn", "margin", "drawn")
     expected = load_config(overrides=[
         ("data.split_seed", 0), ("train.epochs", 2), ("train.tune", "heads"), ("model.name", "start"), ("data.fraction", 0.5),
         ("train.batch_size", 16), ("train.objective", "hn_clip"), ("train.gamma", 0.25), ("train.seed", 0)])
