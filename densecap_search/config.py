@@ -121,7 +121,7 @@ TUNE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 def load_config(file: Path | None = None, overrides: Sequence[tuple[str, Any]] = ()) -> RunConfig:
     """Read a YAML file (or none) and apply overrides, pairs of dotted key and value, in their order."""
-    tree: dict[str, Any] = _read_yaml(file) if file else {}
+    tree: dict[str, Any] = _read_sections(file) if file else {}
     if isinstance(tree.get("model"), str):
         tree["model"] = {"name": tree["model"]}  # `model: starter` is what people write first
     config = _build(RunConfig, tree, "")
@@ -213,13 +213,18 @@ def check(config: RunConfig) -> RunConfig:
     return config
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path, what: str) -> Any:
+    """What a YAML file holds. what: the kind of file, for the message if it cannot be read."""
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the {what} {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
+
+
+def _read_sections(file: Path) -> dict[str, Any]:
+    tree = read_yaml(file, "settings file")
     if tree is None:
         return {}
     if not isinstance(tree, dict):

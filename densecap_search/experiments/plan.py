@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from densecap_search.collection.scene_styles import STYLES
-from densecap_search.config import RunConfig, load_config
+from densecap_search.config import RunConfig, load_config, read_yaml
 from densecap_search.errors import ConfigError
 from densecap_search.files import hash_text
 
@@ -141,12 +139,7 @@ class Experiment:
 
 def load_experiment(file: Path) -> Experiment:
     """Read an experiment's file."""
-    try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the experiment {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
+    tree = read_yaml(file, "experiment")
     try:
         return _experiment(_Tree("", tree)).check()
     except ConfigError as error:

@@ -19,7 +19,7 @@ FILES = sorted((Path(__file__).parents[2] / "configs" / "paper").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_published_experiment_runs_through_at_tiny_size(file: Path, tmp_path: Path, tiny_run: Path):
+def test_a_published_experiment_runs_through_at_tiny_size(file: Path, tmp_path: Path, tiny_run: Path, look):
     published = load_experiment(file)
     photos = str(make_photos(tmp_path / "photos"))
     small = [("model.name", str(tiny_run)), ("model.context_length", None), ("train.epochs", 1), ("train.batch_size", 8),
@@ -43,3 +43,8 @@ def test_a_published_experiment_runs_through_at_tiny_size(file: Path, tmp_path: 
     text = (tmp_path / "out" / "results.md").read_text()
     assert "pictures were trained on: this is no test of unseen ones" in text
     assert experiment.notes in text
+    if file.stem == "gamma":
+        seen, widths = look(tmp_path / "out" / "results.html", "experiment")
+        assert "R@1 on test by γ" in seen
+        assert len(widths) == 3  # by γ, and a learning curve for each of the two training sets
+        assert min(widths) > 300

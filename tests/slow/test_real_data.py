@@ -18,18 +18,8 @@ from densecap_search.experiments.starter_heads import measure, read_flickr8k
 from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.index import load_index
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
 SEEDS = (0, 1, 2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _shared_cache(one_cache: Path, monkeypatch: pytest.MonkeyPatch, _own_cache: None) -> None:
-    monkeypatch.setenv("DENSECAP_CACHE", str(one_cache))
 
 
 def run(*words: object) -> str:
