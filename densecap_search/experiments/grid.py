@@ -74,7 +74,7 @@ def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[
             failed[run.folder] = reason
     _read_test_from_now_on(folder)
     done = [run for run in runs if run.folder not in failed]
-    outcomes = [outcome for run in _first_of_each_start(done) if (outcome := job.test_before(run))]
+    outcomes = [outcome for run in job.first_of_each_start(done) if (outcome := job.test_before(run))]
     for run in talk.each(runs, "testing", len(runs), "runs"):
         outcomes.append(job.outcome(run, failed.get(run.folder)))
     return outcomes
@@ -192,12 +192,23 @@ class _Grid:
                        tuple(row for row in rows if "epoch" in row), trained["kept_epoch"], trained["saturated"],
                        trained_on, tests)
 
+    def first_of_each_start(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """One of the runs that begin from the same model and are tested on the same pictures."""
+        found: dict[str, PlannedRun] = {}
+        for run in runs:
+            found.setdefault(self._start_key(run), run)
+        return list(found.values())
+
+    def _start_key(self, run: PlannedRun) -> str:
+        tests = json.dumps(self.experiment.tests_of(run.collection))
+        return hash_text(tests, json.dumps(asdict(run.config.model)))[:8]
+
     def test_before(self, run: PlannedRun) -> Outcome | None:
         """The model that the run began from; none where it began from nothing."""
         model = self._config(run).model
         if model.pretrained == RANDOM:
             return None
-        file = self.folder / f"before-{_start_key(run)}.json"
+        file = self.folder / f"before-{self._start_key(run)}.json"
         if not file.exists():
             encoder = load_encoder(**asdict(model), device=run.config.train.device)
             write_json(file, self._test(encoder, run, self.folder / RUNS / run.folder))
@@ -233,15 +244,3 @@ def _read_tests(file: Path) -> tuple[dict[str, int], dict[str, dict[str, Measure
                                       values["gallery"])
                     for direction, values in row["directions"].items()} for name, row in saved.items()}
     return {name: row["trained_on"] for name, row in saved.items()}, tests
-
-
-def _first_of_each_start(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    found: dict[str, PlannedRun] = {}
-    for run in runs:
-        found.setdefault(_start_key(run), run)
-    return list(found.values())
-
-
-def _start_key(run: PlannedRun) -> str:
-    """The same for runs that begin from the same model and are tested on the same pictures."""
-    return hash_text(run.collection, json.dumps(asdict(run.config.model)))[:8]
