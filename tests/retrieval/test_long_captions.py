@@ -9,7 +9,7 @@ from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.evaluation.evaluate import evaluate
-from densecap_search.evaluation.metrics import rank_queries
+from densecap_search.evaluation.metrics import Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.embeddings import embed_segments
 from densecap_search.retrieval.indexing import update_index
@@ -89,8 +89,9 @@ def test_ranks_by_the_best_segment_are_those_of_loops(monkeypatch: pytest.Monkey
     text = generator.normal(size=(11, 6)).astype(np.float32)
     image = generator.normal(size=(5, 6)).astype(np.float32)
     labels, ones = np.arange(5), np.ones(5, np.int64)
-    to_image = rank_queries(text, image, labels, labels, query_counts=counts).rank
-    to_text = rank_queries(image, text, labels, labels, gallery_counts=counts).rank
+    right = Relevance.of_labels(labels, labels)
+    to_image = rank_queries(text, image, right, query_counts=counts).rank
+    to_text = rank_queries(image, text, right, gallery_counts=counts).rank
     assert to_image.tolist() == ranks_by_loops(text, counts, image, ones, labels, labels)
     assert to_text.tolist() == ranks_by_loops(image, ones, text, counts, labels, labels)
 
