@@ -13,6 +13,6 @@ import pytest
 @pytest.mark.slow
 def test_ten_thousand_examples_find_no_exception_but_ours_and_no_lost_row():
     tests = Path(__file__).parents[1] / "collection" / "test_readers_fuzzed.py"
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", str(tests)], cwd=tests.parents[2], text=True,
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "auto", str(tests)], cwd=tests.parents[2], text=True,
                           capture_output=True, env={**os.environ, "DENSECAP_FUZZ": "10000"})
     assert done.returncode == 0, done.stdout[-4000:]
