@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from densecap_search.collection.records import Skipped
-from densecap_search.collection.source import Rows, Source, parse_json
+from densecap_search.collection.source import Row, Rows, Source, parse_json
 from densecap_search.collection.splits import normal_split
 from densecap_search.collection.tables import as_row, read_json, read_jsonl
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import find_images
 from densecap_search.errors import CollectionError
+
+
+def _changed(rows: Rows, change: Callable[[int, Row], Row | Skipped]) -> Rows:
+    """Rows made anew; what was skipped already stays so."""
+    for number, row in rows:
+        yield number, row if isinstance(row, Skipped) else change(number, row)
 
 
 def is_coco(source: Source) -> str | None:
@@ -96,12 +102,8 @@ def is_goal(source: Source) -> str | None:
 
 def read_goal(source: Source) -> Rows:
     """GOAL's and StructXLIP's lists: picture and long caption; the segments are left where they are."""
-    for number, row in read_json(source):
-        if isinstance(row, Skipped):
-            yield number, row
-            continue
-        kept = {key: value for key, value in row.items() if key != "segment" and not key.endswith("_structure")}
-        yield number, kept
+    yield from _changed(read_json(source), lambda number, row: {
+        key: value for key, value in row.items() if key != "segment" and not key.endswith("_structure")})
     source.notes.append("segments are not read; the file is one split of its own")
 
 
@@ -113,14 +115,13 @@ def is_sharegpt4v(source: Source) -> str | None:
 
 def read_sharegpt4v(source: Source) -> Rows:
     """The first answer about a picture is its caption; later turns are about parts of it."""
-    for number, row in read_json(source):
-        if isinstance(row, Skipped):
-            yield number, row
-            continue
+    def first_answer(number: int, row: Row) -> Row:
         turns = row.get("conversations")
         answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") in _ANSWERERS
                    ] if isinstance(turns, list) else []
-        yield number, {"image": row.get("image"), "caption": answers[0] if answers else None}
+        return {"image": row.get("image"), "caption": answers[0] if answers else None}
+
+    yield from _changed(read_json(source), first_answer)
 
 
 _ANSWERERS = ("gpt", "assistant", "model")
@@ -137,13 +138,13 @@ def read_vg_paragraphs(source: Source) -> Rows:
     splits = {str(name): split for split in ("train", "val", "test")
               for name in _optional_list(source.folder / f"{split}_split.json")}
     files = _stems(source)
-    for number, row in read_json(source):
-        if isinstance(row, Skipped):
-            yield number, row
-            continue
+
+    def with_picture(number: int, row: Row) -> Row | Skipped:
         name = str(row.get("image_id"))
-        yield number, _found(files, name, number) or {
+        return _found(files, name, number) or {
             "image": files[name][0], "caption": row.get("paragraph"), "split": splits.get(name), "url": row.get("url")}
+
+    yield from _changed(read_json(source), with_picture)
     if splits:
         source.notes.append("splits from train_split.json and its like")
 
@@ -157,15 +158,15 @@ def is_localized_narratives(source: Source) -> str | None:
 def read_localized_narratives(source: Source) -> Rows:
     """Narratives of one picture become its captions; files are found by their stem, COCO's with twelve digits."""
     files = _stems(source)
-    for number, row in read_jsonl(source):
-        if isinstance(row, Skipped):
-            yield number, row
-            continue
+
+    def with_picture(number: int, row: Row) -> Row | Skipped:
         name = str(row.get("image_id"))
         name = next((word for word in (name, name.zfill(12)) if word in files), name)
         split = re.search("train|val|test", str(row.get("dataset_id")))
-        yield number, _found(files, name, number) or {
+        return _found(files, name, number) or {
             "image": files[name][0], "caption": row.get("caption"), "split": split[0] if split else None}
+
+    yield from _changed(read_jsonl(source), with_picture)
     source.notes.append("splits from dataset_id")
 
 

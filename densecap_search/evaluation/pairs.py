@@ -107,6 +107,11 @@ def pair_rows(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[s
     return PairRows(kept, hashes, found.rows, text)
 
 
+def mean_recall_at_1(figures: Mapping[str, Mapping[str, float]]) -> float:
+    """Of :meth:`Pairs.mean_figures`: R@1, mean of both directions, percent; what checkpoints are chosen by."""
+    return sum(direction["R@1"] for direction in figures.values()) / len(figures)
+
+
 def in_order(records: Sequence[Record], image_ids: Sequence[str]) -> list[Record]:
     """The records of these ids, in their order."""
     by_id = {record.image_id: record for record in records}

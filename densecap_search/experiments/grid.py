@@ -17,7 +17,7 @@ from densecap_search.collection.records import Collection
 from densecap_search.collection.scenes import make_scenes
 from densecap_search.collection.splits import select_splits
 from densecap_search.config import RunConfig
-from densecap_search.errors import RunError, TrainingStopped
+from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import Direction, Hashed, evaluate
 from densecap_search.experiments.plan import BEFORE, START, Experiment, PlannedRun, Scenes
 from densecap_search.files import check_writable, hash_text, write_json
@@ -65,6 +65,7 @@ def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[
     runs = experiment.runs()
     _hold(experiment, runs, folder)
     job = _Grid(experiment, folder, talk)
+    job.read_collections(runs)
     if experiment.start:
         job.make_start()
     failed: dict[str, str] = {}
@@ -120,6 +121,15 @@ class _Grid:
         self.experiment, self.folder, self.talk = experiment, folder, talk
         self._collections: dict[str, Collection] = {}
         self._hashes: dict[str, Hashed] = {}
+
+    def read_collections(self, runs: Sequence[PlannedRun]) -> None:
+        """All that will be trained or tested on, before hours of training: what is missing is told now."""
+        trained = dict.fromkeys(run.collection for run in runs)
+        for name in dict.fromkeys((*trained, *(test for own in trained for test in self.experiment.tests_of(own)))):
+            try:
+                self.collection(name)
+            except CollectionError as error:
+                raise CollectionError(f"{error}; --collection {name}=PATH says where it lies") from error
 
     def collection(self, name: str) -> Collection:
         """The collection of that name, generated first where it has to be."""

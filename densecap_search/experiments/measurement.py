@@ -16,6 +16,7 @@ from densecap_search.evaluation.compare import compare_reports
 from densecap_search.evaluation.evaluate import Hashed, Report, evaluate
 from densecap_search.evaluation.index_recall import measure_index
 from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
+from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.evaluation.slices import Parts
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import load_encoder
@@ -124,5 +125,5 @@ def _mixtures(encoder: DualEncoder, old: DualEncoder, target: _Set, kept: _Set, 
     towers = all(encoder.tower_fingerprint(tower) == old.tower_fingerprint(tower) for tower in ("image", "text"))
     sets = {"target": (target.records, target.hashed[0]), "retained": (kept.records, kept.hashed[0])}
     found = interpolate.measure_mixtures(encoder, original, tuned, sets, cached=towers, talk=talk)
-    curves = {name: tuple(interpolate.mean_recall_at_1(figures) for figures in curve) for name, curve in found.items()}
+    curves = {name: tuple(mean_recall_at_1(figures) for figures in curve) for name, curve in found.items()}
     return Mixtures(interpolate.ALPHAS, curves["target"], curves["retained"])

@@ -12,11 +12,12 @@ import numpy as np
 
 from densecap_search.config import RunConfig
 from densecap_search.evaluation.compare import Difference, paired
+from densecap_search.evaluation.evaluate import DIRECTIONS
 from densecap_search.evaluation.metrics import METRICS, Ranks
+from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.experiments.grid import Outcome
 from densecap_search.experiments.plan import BEFORE
 
-DIRECTIONS = {"text_to_image": "text→image", "image_to_text": "image→text"}
 COMPARED = "R@1"
 
 
@@ -115,12 +116,7 @@ def _val(outcome: Outcome) -> float | None:
     row = next((row for row in outcome.epochs if row["epoch"] == outcome.kept_epoch), None)
     if row is None or not row["val"]:
         return None
-    return _both_directions(row["val"])
-
-
-def _both_directions(val: Mapping[str, Mapping[str, float]]) -> float:
-    """R@1 on validation, as the best epoch is chosen."""
-    return float(np.mean([figures[COMPARED] for figures in val.values()]))
+    return mean_recall_at_1(row["val"])
 
 
 def _mark_chosen(rows: list[Row]) -> Iterator[Row]:
@@ -149,7 +145,7 @@ def learning_curves(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[tup
         for row in outcome.epochs:
             if row["val"]:
                 curve = found.setdefault(outcome.cell, {}).setdefault(outcome.arm, {})
-                curve.setdefault(row["epoch"], []).append(_both_directions(row["val"]))
+                curve.setdefault(row["epoch"], []).append(mean_recall_at_1(row["val"]))
     return {cell: {arm: [(epoch, float(np.mean(values))) for epoch, values in sorted(curve.items())]
                    for arm, curve in arms.items()} for cell, arms in found.items()}
 

@@ -17,7 +17,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError
-from densecap_search.evaluation.pairs import PairRows, pair_rows
+from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
 from densecap_search.files import write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
@@ -89,11 +89,6 @@ def measure_mixtures(
                 rows[name] = pair_rows(encoder, readable, hashes, cached=cached, workers=workers)
             found[name].append(rows[name].pairs(encoder).mean_figures())
     return found
-
-
-def mean_recall_at_1(figures: Figures) -> float:
-    """Mean of both directions, percent."""
-    return sum(direction["R@1"] for direction in figures.values()) / len(figures)
 
 
 def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], config: RunConfig,

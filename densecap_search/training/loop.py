@@ -20,7 +20,7 @@ from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
-from densecap_search.evaluation.pairs import PairRows, pair_rows
+from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
 from densecap_search.files import check_writable, write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
@@ -51,7 +51,7 @@ class Evaluated:
     @property
     def mean_recall_at_1(self) -> float:
         """Mean of both directions, percent: what the best checkpoint is chosen by."""
-        return float(np.mean([direction["R@1"] for direction in self.figures.values()]))
+        return mean_recall_at_1(self.figures)
 
 
 @dataclass(frozen=True)

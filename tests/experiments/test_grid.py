@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import make_photos
 
-from densecap_search.errors import RunError, TrainingStopped
+from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.metrics import Ranks
 from densecap_search.experiments import grid
 from densecap_search.experiments.grid import Measured, Outcome, run_experiment
@@ -126,6 +126,13 @@ def test_runs_start_from_the_run_that_is_made_first_and_weights_are_left_out_on_
     assert f"name: {tmp_path / 'out' / 'start'}" in config
     assert not list((tmp_path / "out" / "runs").rglob("weights.safetensors"))
     assert [outcome.arm for outcome in outcomes] == [BEFORE, "plain", "margin"]
+
+
+def test_a_test_set_that_is_not_there_is_told_before_the_first_run(experiment: Experiment, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(grid, "finetune", lambda *args, **options: pytest.fail("a run was begun"))
+    missing = replace(experiment, collections={**experiment.collections, "far": "nowhere.csv"}, test_on={"far": ("test",)})
+    with pytest.raises(CollectionError, match=r"nowhere\.csv does not exist.*; --collection far=PATH says where it lies"):
+        run_experiment(missing, tmp_path / "out", talk=SILENT)
 
 
 def test_scenes_are_drawn_once(experiment: Experiment, tmp_path: Path, tiny_run: Path):
