@@ -55,11 +55,11 @@ def make(folder: Path, count: int) -> Path:
 def inspect(table: Path) -> dict[str, Any]:
     """Seconds of hashing, of the inspection and of a second one with a full cache; peak memory in MiB."""
     from densecap_search.collection.readers import read_collection
-    from densecap_search.evaluation.inspect import as_json
-    from densecap_search.evaluation.inspect import inspect as gather
-    from densecap_search.evaluation.inspect_page import inspection_page
-    from densecap_search.retrieval.embeddings import hash_images
-    from densecap_search.retrieval.pictures import look_at_pictures
+    from densecap_search.embedding.content import hash_images
+    from densecap_search.inspection.inspect import as_json
+    from densecap_search.inspection.inspect import inspect as gather
+    from densecap_search.inspection.page import inspection_page
+    from densecap_search.inspection.pictures import look_at_pictures
 
     seconds, at = {}, time.perf_counter()
     records = read_collection(table).records

@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from densecap_search.evaluation.compare import Comparison
 from densecap_search.evaluation.evaluate import DIRECTIONS, Direction
-from densecap_search.evaluation.html import COLOURS, plot
 from densecap_search.evaluation.metrics import PERCENT
 from densecap_search.evaluation.outcome import Mixtures
 from densecap_search.evaluation.slices import Slice
+from densecap_search.pages.html import COLOURS, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

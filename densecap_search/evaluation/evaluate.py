@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from densecap_search.collection.records import Record, Skipped
+from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.towers import embed_images, embed_queries
 from densecap_search.errors import CollectionError
 from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, summarise
 from densecap_search.evaluation.pairs import Pairs, in_order
 from densecap_search.evaluation.slices import Parts, Slice, measure_parts, part_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import embed_images, embed_queries, hash_images
 from densecap_search.talk import SILENT, Talk
 
 Hashed = tuple[dict[str, str], list[Skipped]]

@@ -10,11 +10,8 @@ import numpy as np
 
 from densecap_search.collection.records import Record
 from densecap_search.collection.splits import picture_numbers
-from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
-from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import mean_of
-from densecap_search.retrieval.embeddings import (
-    Array,
+from densecap_search.embedding.cache import Array
+from densecap_search.embedding.towers import (
     TextRows,
     check_finite,
     heads_of,
@@ -23,6 +20,9 @@ from densecap_search.retrieval.embeddings import (
     segments_of,
     text_rows,
 )
+from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.segments import mean_of
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from densecap_search.evaluation import charts
 from densecap_search.evaluation.compare import Comparison, Difference, verdict
 from densecap_search.evaluation.confusions import Confusion, image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import DIRECTIONS, RANKING, Direction, Report
-from densecap_search.evaluation.html import render
 from densecap_search.evaluation.metrics import MEANINGS, METRICS, PERCENT, Figure
 from densecap_search.evaluation.outcome import Outcome, Retention
 from densecap_search.evaluation.slices import Slice
 from densecap_search.files import write_text
+from densecap_search.pages.html import render
 
 CONFUSED = {"text_to_image": 12, "image_to_text": 6}  # shown of each direction
 

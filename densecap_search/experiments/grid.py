@@ -14,9 +14,9 @@ from typing import Any
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
-from densecap_search.collection.scenes import make_scenes
 from densecap_search.collection.splits import select_splits
 from densecap_search.config import RunConfig
+from densecap_search.embedding.content import hash_images
 from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import Direction, Hashed, evaluate
 from densecap_search.experiments.plan import BEFORE, START, Experiment, PlannedRun, Scenes
@@ -24,7 +24,7 @@ from densecap_search.files import check_writable, hash_text, write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import RANDOM, load_encoder
-from densecap_search.retrieval.embeddings import hash_images
+from densecap_search.scenes.archive import make_scenes
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.loop import LOG, RunSummary, finetune, read_splits
 

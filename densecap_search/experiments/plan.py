@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from densecap_search.collection.scene_styles import STYLES
 from densecap_search.config import RunConfig, load_config, read_yaml
 from densecap_search.errors import ConfigError
 from densecap_search.files import hash_text
+from densecap_search.scenes.styles import STYLES
 
 COLLECTION = "collection"  # beside the settings of a run: which of the collections it trains on
 BEFORE = "before training"  # in results, the arm that is the model as it was

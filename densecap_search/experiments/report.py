@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from densecap_search import __version__
 from densecap_search.evaluation.evaluate import DIRECTIONS
-from densecap_search.evaluation.html import plot, render
 from densecap_search.experiments.grid import Outcome
 from densecap_search.experiments.plan import BEFORE, Experiment
 from densecap_search.experiments.results import Mean, Row, against_setting, learning_curves
 from densecap_search.files import write_json, write_text
+from densecap_search.pages.html import plot, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,8 +24,8 @@ from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS
 from densecap_search.errors import ModelError
 from densecap_search.files import HASH_BYTES, hash_text
 from densecap_search.model import window
-from densecap_search.model.adapters import folded_state
 from densecap_search.model.device import AUTOCAST_DTYPES
+from densecap_search.model.folding import folded_state
 from densecap_search.model.heads import HeadSlot, head_slot
 from densecap_search.model.segments import Segments, split_text
 from densecap_search.model.tokens import forward_with_tokens, word_mask

@@ -11,12 +11,13 @@ from typing import Any
 
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
+from densecap_search.embedding.cache import Array
+from densecap_search.embedding.towers import check_finite, embed_queries
 from densecap_search.errors import DensecapError, IndexMismatch
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import best_of
 from densecap_search.model.sources import load_encoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import Array, check_finite, embed_queries
 from densecap_search.retrieval.index import ImageIndex, load_index
 
 

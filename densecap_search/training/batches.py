@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from densecap_search.collection.records import Record, Skipped
+from densecap_search.embedding.cache import Array
+from densecap_search.embedding.content import ahead
+from densecap_search.embedding.neighbours import nearest
+from densecap_search.embedding.towers import read_pixels
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, starts_of
-from densecap_search.retrieval.embeddings import Array, ahead, read_pixels
-from densecap_search.retrieval.index import nearest
 from densecap_search.training.distributed import ALONE, Processes
 
 AHEAD = 128  # pictures decoded before they are asked for

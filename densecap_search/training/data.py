@@ -12,21 +12,15 @@ from torch import Tensor
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import Splits, group_numbers, split_collection, take_fraction
 from densecap_search.config import RunConfig, TrainConfig
+from densecap_search.embedding.cache import Array
+from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.towers import check_images, embed_texts, heads_of, image_rows, text_rows
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, mean_of
 from densecap_search.model.sources import RANDOM
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import (
-    Array,
-    check_images,
-    embed_texts,
-    hash_images,
-    heads_of,
-    image_rows,
-    text_rows,
-)
 from densecap_search.talk import Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import Processes

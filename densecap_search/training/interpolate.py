@@ -16,12 +16,12 @@ from torch import Tensor
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
 from densecap_search.config import RunConfig, TrainConfig
+from densecap_search.embedding.content import hash_images
 from densecap_search.errors import ConfigError
 from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
 from densecap_search.files import write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.retrieval.embeddings import hash_images
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.data import TrainingData
 

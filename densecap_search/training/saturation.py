@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from densecap_search.evaluation.geometry import SOLVED
+from densecap_search.inspection.geometry import SOLVED
 from densecap_search.training.objectives import info_nce
 
 NO_UPDATE = 1e-8  # Adam's ε: gradients below it barely move a weight

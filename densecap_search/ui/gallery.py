@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
+from densecap_search.embedding.content import default_workers
 from densecap_search.files import atomic_path, cache_folder
-from densecap_search.retrieval.embeddings import default_workers
 from densecap_search.retrieval.index import ImageIndex
 from densecap_search.retrieval.searcher import Hit
 

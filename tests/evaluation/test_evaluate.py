@@ -10,12 +10,13 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.towers import read_pixels
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare
 from densecap_search.evaluation.confusions import image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.slices import hardest_companion
-from densecap_search.retrieval.embeddings import hash_images, read_pixels
 
 
 def report_of(tiny, records, **options):

@@ -10,9 +10,10 @@ from helpers import make_mixed, make_tiny
 from torch import nn
 
 from densecap_search.errors import MissingPackage
-from densecap_search.model.adapters import SplitAttention, adapter_state, merged_state
+from densecap_search.model.adapters import adapter_state, merged_state
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.folding import SplitAttention
 from densecap_search.model.sources import load_encoder
 from densecap_search.model.tuning import TOWERS, select_parameters, set_training_mode
 

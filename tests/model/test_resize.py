@@ -10,12 +10,13 @@ from helpers import make_tiny
 from PIL import Image
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.towers import embed_images, read_pixels
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import RESIZE_MODES, DualEncoder, with_resize
 from densecap_search.model.sources import load_encoder
-from densecap_search.retrieval.embeddings import embed_images, hash_images, read_pixels
-from densecap_search.retrieval.indexing import update_index
 from densecap_search.retrieval.searcher import open_searcher
+from densecap_search.retrieval.update import update_index
 from densecap_search.training.batches import PixelBatches
 
 RED = (254, 0, 0)

@@ -10,13 +10,13 @@ from helpers import make_tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densecap_search.embedding.towers import embed_queries, embed_texts
 from densecap_search.errors import ConfigError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import best_of, mean_of, sentences, split_text
 from densecap_search.model.sources import load_encoder
 from densecap_search.model.window import Truncation
-from densecap_search.retrieval.embeddings import embed_queries, embed_texts
 
 TINY = make_tiny()
 DENSE = " ".join(f"Sentence {number} speaks of a red bus, two trees and a dog." for number in range(53))  # 636 words

@@ -9,21 +9,13 @@ import pytest
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.embedding.neighbours import near_codes, near_vectors
+from densecap_search.embedding.towers import Embeddings
 from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
 from densecap_search.model.checkpoint import save_encoder
-from densecap_search.retrieval.embeddings import Embeddings
-from densecap_search.retrieval.index import (
-    INDEX_TYPES,
-    Entry,
-    ImageIndex,
-    build_index,
-    load_index,
-    near_codes,
-    near_vectors,
-    save_index,
-)
-from densecap_search.retrieval.indexing import update_index
+from densecap_search.retrieval.index import INDEX_TYPES, Entry, ImageIndex, build_index, load_index, save_index
 from densecap_search.retrieval.searcher import Searcher, open_searcher
+from densecap_search.retrieval.update import update_index
 
 MANIFEST = {"model": {"name": "m"}, "fingerprint": "f", "precision": "fp32", "collection": {}}
 
@@ -115,7 +107,7 @@ def update(photos: Path, folder: Path, encoder=None):
 
 
 def test_an_update_encodes_only_what_is_new_or_changed(photos: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("densecap_search.retrieval.embeddings.FLUSH_ROWS", 1 << 30)
+    monkeypatch.setattr("densecap_search.embedding.cache.FLUSH_ROWS", 1 << 30)
     first = update(photos, tmp_path / "i")
     assert (first.encoded, first.reused, first.removed, first.changed) == (24, 0, 0, True)
     again = update(photos, tmp_path / "i")

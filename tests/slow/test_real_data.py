@@ -14,9 +14,9 @@ from PIL import Image
 from densecap_search.cli import main
 from densecap_search.collection.images import open_image
 from densecap_search.collection.splits import select_splits
-from densecap_search.experiments.starter_heads import measure, read_flickr8k
 from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.index import load_index
+from tools.starter_heads import measure, read_flickr8k
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
 SEEDS = (0, 1, 2)

@@ -5,7 +5,7 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.splits import group_numbers
-from densecap_search.retrieval.embeddings import read_pixels
+from densecap_search.embedding.towers import read_pixels
 from densecap_search.training.batches import PixelBatches, Plan, RowBatches, plan_epoch, steps_per_epoch
 from densecap_search.training.distributed import Processes
 

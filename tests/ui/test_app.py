@@ -15,8 +15,8 @@ from helpers import make_photos
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.model.checkpoint import load_run
-from densecap_search.retrieval.indexing import update_index
 from densecap_search.retrieval.searcher import Searcher
+from densecap_search.retrieval.update import update_index
 from densecap_search.ui.app import run_search
 
 ROOT = Path(__file__).parents[2]

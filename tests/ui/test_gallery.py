@@ -9,8 +9,8 @@ from PIL import Image
 
 from densecap_search.collection import image_types
 from densecap_search.collection.readers import read_collection
-from densecap_search.retrieval.indexing import update_index
 from densecap_search.retrieval.searcher import Hit, Searcher
+from densecap_search.retrieval.update import update_index
 from densecap_search.ui.gallery import LARGE, SMALL, Gallery, details, label
 
 

@@ -1,0 +1,13 @@
+"""The command line ``densecap``: parse, call one workflow, print. Workflows are imported inside the commands."""
+
+from __future__ import annotations
+
+from densecap_search.cli import collections, evaluating, searching, starting, training
+from densecap_search.cli.group import main
+
+for _command in (starting.demo, collections.inspect_collection, collections.export, training.finetune,
+                 searching.index, searching.search, evaluating.evaluate, training.run_experiments, searching.serve,
+                 starting.models):
+    main.add_command(_command)
+
+__all__ = ["main"]

@@ -1,0 +1,88 @@
+"""Commands about a collection: inspect, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from densecap_search.cli.options import collection_options, max_pixels_option, model_options, named_model, read
+from densecap_search.cli.terminal import print_inspection, terminal_talk
+from densecap_search.files import check_writable, write_text
+
+
+@click.command("inspect")
+@click.argument("collection", type=click.Path(path_type=Path))
+@model_options
+@collection_options
+@click.option("--batch-size", type=click.IntRange(2), default=128, show_default=True, help="To predict saturation for.")
+@click.option("--logit-scale", type=click.FloatRange(1, 100), help="To predict saturation for. Default: the model's.")
+@click.option("--pictures/--no-pictures", default=True, help="Open every picture, or read only the table.")
+@max_pixels_option
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="F.html", help="Also write a page.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+                       image_column: str | None, caption_column: str | None, format: str | None,
+                       hidden: bool | None, batch_size: int, logit_scale: float | None, pictures: bool,
+                       max_pixels: int | None, report: Path | None, as_json: bool) -> None:
+    """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
+
+    With --model also how much its window cuts, how alike it finds the captions, and whether InfoNCE will run dry; then
+    it suggests settings. One line is printed for each finding that needs repair; --report shows everything.
+
+    \b
+    densecap inspect photos/
+    densecap inspect table.csv --model starter --report table.html
+    densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100 --no-pictures
+    """
+    from densecap_search.inspection import inspect
+    from densecap_search.inspection.geometry import look_at_captions
+    from densecap_search.inspection.page import inspection_page
+    from densecap_search.inspection.pictures import look_at_pictures
+
+    talk = terminal_talk()
+    if report is not None:
+        check_writable(report.absolute().parent)
+    found = read(collection, image_column, caption_column, format, hidden)
+    geometry = None
+    files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
+    if model_name and found.captioned:
+        from densecap_search.model.sources import load_encoder
+
+        model = named_model(None, model_name, pretrained, arch)
+        encoder = load_encoder(**model, device=device)
+        scale = logit_scale or encoder.logit_scale().item()
+        geometry = look_at_captions(found, encoder, model=model["name"], batch_size=batch_size, logit_scale=scale,
+                                    talk=talk)
+    inspection = inspect.inspect(found, files, geometry)
+    if as_json:
+        click.echo(json.dumps(inspect.as_json(inspection), ensure_ascii=False))
+    else:
+        print_inspection(inspection)
+    if report is not None:
+        write_text(report, inspection_page(inspection))
+        talk.say(f"The report is {report}.")
+
+
+@click.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path),
+              help="A .jsonl or .csv file, or a folder.")
+@collection_options
+def export(collection: Path, output: Path, image_column: str | None, caption_column: str | None, format: str | None,
+           hidden: bool | None) -> None:
+    """Read any collection and write it again: as JSON Lines, as CSV, or as a folder of pictures with text files.
+
+    Captions arrive exactly as they were. A folder gets copies of the pictures.
+
+    \b
+    densecap export photos/ -o photos.jsonl
+    densecap export table.csv --caption-column beschreibung -o table.csv
+    densecap export shards/ --format webdataset -o photos/
+    """
+    from densecap_search.collection.export import export_collection
+
+    found = read(collection, image_column, caption_column, format, hidden)
+    export_collection(found, output)
+    click.echo(f"{len(found)} pictures written to {output}")

@@ -1,0 +1,83 @@
+"""The command evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from densecap_search import config
+from densecap_search.cli.options import (
+    collection_options,
+    long_text_option,
+    max_pixels_option,
+    model_options,
+    named_model,
+    read,
+    resize_option,
+)
+from densecap_search.cli.terminal import print_outcome, tell_skipped, terminal_talk
+
+
+@click.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@model_options
+@collection_options
+@click.option("--against", multiple=True, metavar="M2", help="Another model, compared on the same queries.")
+@long_text_option
+@resize_option
+@max_pixels_option
+@click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
+@click.option("--slice", "slices", multiple=True, metavar="COLUMN",
+              help="Also by words, truncated, hardness, or a column of the table. May be given again.")
+@click.option("--index", "index_folder", type=click.Path(path_type=Path, file_okay=False),
+              help="Also through this index's own search.")
+@click.option("--retain", type=click.Path(path_type=Path), metavar="COLLECTION",
+              help="Another collection, with the model and the one before: what fine-tuning has cost there.")
+@click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
+@click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
+def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+             image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
+             against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int | None, split: str,
+             slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, precision: str,
+             report: Path | None, per_query: Path | None, as_json: bool) -> None:
+    """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
+
+    \b
+    densecap evaluate photos/ --model runs/mine
+    densecap evaluate table.csv --model runs/mine --against starter --split val,test
+    densecap evaluate table.csv --model runs/mine --against starter --report report.html --per-query queries.csv
+    densecap evaluate table.csv --model runs/mine --slice words --slice place
+    densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
+    densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
+    """
+    from densecap_search.evaluation.per_query import write_per_query
+    from densecap_search.evaluation.report import write_report
+    from densecap_search.evaluation.slices import BUILT_IN
+    from densecap_search.workflows.evaluate import run_evaluation
+
+    for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
+        if path and path.suffix.lower() not in suffixes:
+            raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
+    models = [named_model(None, model_name, pretrained, arch, resize), *({"name": name} for name in against)]
+    outcome = run_evaluation(
+        read(collection, image_column, caption_column, format, hidden), models, device=device, precision=precision,
+        splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
+        slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
+        talk=terminal_talk(),
+        retain=read(retain, None, None, None, None) if retain else None,
+    )
+    tell_skipped(outcome.reports[0].skipped)
+    if report:
+        write_report(report, outcome)
+        click.echo(f"The report is {report}", err=True)
+    if per_query:
+        write_per_query(per_query, outcome.reports)
+    if as_json:
+        for found in outcome.as_json():
+            click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    print_outcome(outcome, sliced=slices)

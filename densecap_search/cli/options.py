@@ -1,0 +1,85 @@
+"""Options that several commands share, and what they become: a collection, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from densecap_search import config
+from densecap_search.cli.terminal import tell_skipped
+from densecap_search.errors import ConfigError, DensecapError
+
+if TYPE_CHECKING:
+    from densecap_search.collection.records import Collection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def model_options(command: F) -> F:
+    """--model and what goes with it, for commands that encode."""
+    for option in reversed((
+        click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
+                     "hf-hub:…, local-dir:…, a checkpoint file, or a Hugging Face folder."),
+        click.option("--pretrained", metavar="W", help="Weights for an open_clip name: a tag, a file, or random."),
+        click.option("--arch", metavar="NAME", help="Architecture of a checkpoint file whose keys do not tell."),
+        click.option("--device", type=click.Choice(config.DEVICES), default="auto", show_default=True),
+    )):
+        command = option(command)
+    return command
+
+
+resize_option = click.option(
+    "--resize", type=click.Choice(config.RESIZES), help="How pictures are brought to the model's size: the middle, all "
+    "of it with a border, or all of it out of shape. Default: as the model has it, crop for CLIP.")
+long_text_option = click.option(
+    "--long-text", type=click.Choice(config.LONG_TEXT), help="A caption beyond the text window: cut, or split at "
+    "sentence ends and scored by the mean or the best segment. Default: as the model has it, mostly cut.")
+max_pixels_option = click.option(
+    "--max-pixels", type=click.IntRange(1), metavar="N", help="Larger pictures are skipped, for decoding takes 3 bytes "
+    "a pixel. Default: 178956970.")
+
+
+def collection_options(command: F) -> F:
+    """How to read a collection."""
+    for option in reversed((
+        click.option("--image-column", metavar="NAME", help="The column that names the picture."),
+        click.option("--caption-column", metavar="NAME", help="The column that holds the caption."),
+        click.option("--format", metavar="NAME", help="How to read it (coco, docci, webdataset, embedded, …), where "
+                     "its content does not tell; a wrong name lists them all."),
+        click.option("--hidden", is_flag=True, default=None, help="Also pictures in hidden files and folders."),
+    )):
+        command = option(command)
+    return command
+
+
+def read(path: Path, image_column: str | None, caption_column: str | None, format: str | None,
+          hidden: bool | None) -> Collection:
+    from densecap_search.collection.readers import read_collection
+
+    found = read_collection(path, image_column=image_column, caption_column=caption_column, format=format,
+                            hidden=bool(hidden))
+    tell_skipped(found.skipped)
+    if not found.records:
+        raise DensecapError(f"{path} holds no picture that can be used; "
+                            f"{len(found.skipped)} were skipped" if found.skipped else f"{path} holds no pictures")
+    return found
+
+
+def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
+           resize: str | None = None) -> dict[str, Any]:
+    """The keywords of load_encoder; without --model those of the index that is being updated."""
+    from densecap_search.retrieval.index import is_index, load_index
+
+    if name is None:
+        if pretrained or arch or resize:
+            raise ConfigError("--pretrained, --arch and --resize go with --model")
+        if index_folder is not None and is_index(index_folder):
+            return load_index(index_folder).manifest.model
+        raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
+    if Path(name).expanduser().exists():
+        name = str(Path(name).expanduser().resolve())
+    given = {"pretrained": pretrained, "arch": arch, "resize": resize}
+    return {"name": name.strip(), **{key: value for key, value in given.items() if value}}

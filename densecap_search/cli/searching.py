@@ -1,0 +1,172 @@
+"""Commands about an index: index, search, serve."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from densecap_search import config
+from densecap_search.cli.options import (
+    collection_options,
+    long_text_option,
+    max_pixels_option,
+    model_options,
+    named_model,
+    read,
+    resize_option,
+)
+from densecap_search.cli.terminal import hit_rows, print_hits, tell_skipped, terminal_talk, write_hits
+from densecap_search.errors import ConfigError
+
+
+@click.command()
+@click.argument("collection", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The index folder.")
+@model_options
+@collection_options
+@click.option("--type", "kind", type=click.Choice(["auto", *config.INDEX_NAMES]), default="auto", show_default=True,
+              help="flat is exact; hnsw, a graph for very many pictures, is not. auto: as it is, or flat.")
+@resize_option
+@max_pixels_option
+@click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
+@click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
+def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+          device: str, image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
+          kind: str, resize: str | None, max_pixels: int | None, precision: str, strict: bool) -> None:
+    """Make an index of a collection or a folder of pictures, or bring it up to date.
+
+    Run again, it encodes only pictures that are new or changed, and drops those that are gone.
+
+    \b
+    densecap index photos/ --model runs/mine -o indexes/mine
+    densecap index table.csv --model starter -o indexes/table
+    densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
+    """
+    from densecap_search.files import check_writable
+    from densecap_search.model.sources import load_encoder
+    from densecap_search.retrieval.update import encode_share, update_index
+    from densecap_search.training.distributed import joined
+
+    talk = terminal_talk()
+    found = read(collection, image_column, caption_column, format, hidden)
+    model = named_model(output, model_name, pretrained, arch, resize)
+    check_writable(output)
+    encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)
+    talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
+    started = time.monotonic()
+    with joined() as processes:
+        if processes.count > 1:
+            encode_share(processes.share(found.records), encoder, talk=talk)
+            processes.wait()
+        if not processes.first:
+            return
+    summary = update_index(found, encoder, model, output, kind=None if kind == "auto" else kind, strict=strict,
+                           talk=talk)
+    tell_skipped(summary.skipped[len(found.skipped):])
+    if summary.rebuilt_for:
+        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model['name']}.")
+    state = "written" if summary.changed else "up to date"
+    click.echo(f"{output}: {len(summary.index.entries)} pictures {state} ({summary.encoded} encoded, "
+               f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
+               f"in {time.monotonic() - started:.1f} s")
+
+
+@click.command()
+@click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
+@click.argument("caption", required=False)
+@click.option("--image", type=click.Path(path_type=Path, dir_okay=False), help="Search by a picture.")
+@click.option("--queries", type=click.Path(path_type=Path, dir_okay=False),
+              help="A text file with a caption a line, or a JSON list of captions.")
+@click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
+@click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
+@model_options
+@long_text_option
+@max_pixels_option
+def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, k: int,
+           output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
+           device: str, long_text: str | None, max_pixels: int | None) -> None:
+    """Find the pictures of an index that a caption describes.
+
+    \b
+    densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
+    densecap search indexes/mine --queries captions.txt -k 50 --output hits.csv
+    densecap search indexes/mine --image photo.jpg
+    """
+    from densecap_search.retrieval.searcher import open_searcher
+
+    if sum(value is not None for value in (caption, image, queries)) != 1:
+        raise click.UsageError("give one of: a caption, --image FILE, --queries FILE")
+    if output and output.suffix.lower() not in (".csv", ".jsonl"):
+        raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
+    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
+    if image is not None:
+        results = [(str(image), searcher.by_image(image, k))]
+    else:
+        captions = [caption] if caption is not None else _read_queries(queries)
+        hits, truncation = searcher.by_captions(captions, k)
+        if truncation.longer:
+            click.echo(str(truncation), err=True)
+        results = list(zip(captions, hits, strict=True))
+    if output:
+        write_hits(output, results)
+        count = sum(len(hits) for _, hits in results)
+        click.echo(f"{count} hits of {len(results)} queries written to {output}", err=True)
+    if as_json:
+        for row in hit_rows(results):
+            click.echo(json.dumps(row, ensure_ascii=False))
+    elif not output:
+        for query, found in results:
+            print_hits(query, found, titled=len(results) > 1)
+
+
+def _read_queries(path: Path | None) -> list[str]:
+    from densecap_search.collection.text_files import decode
+
+    assert path is not None
+    try:
+        text = decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
+    if "\0" in text:
+        raise ConfigError(f"{path} is not a text file; give a caption a line, or a JSON list of captions")
+    if text.lstrip().startswith("["):
+        try:
+            captions = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{path} is not a JSON list: {error}") from error
+        if not all(isinstance(caption, str) for caption in captions):
+            raise ConfigError(f"{path} must be a JSON list of texts")
+    else:
+        captions = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    if not captions:
+        raise ConfigError(f"{path} holds no query")
+    return list(captions)
+
+
+@click.command()
+@click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
+@model_options
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
+@long_text_option
+def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+          host: str, port: int, long_text: str | None) -> None:
+    """Open a page that searches an index.
+
+    \b
+    densecap serve indexes/mine
+    densecap serve indexes/mine --host 0.0.0.0 --port 8080
+    """
+    from densecap_search.retrieval.searcher import open_searcher
+    from densecap_search.ui.app import launch
+
+    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
+    app = launch(searcher, host=host, port=port)
+    click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
+    app.block_thread()

@@ -1,0 +1,225 @@
+"""What the command line says: results as tables on stdout, talk and progress on stderr."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from densecap_search.files import write_text
+from densecap_search.talk import SILENT, Advance, Talk
+
+if TYPE_CHECKING:
+    from densecap_search.collection.records import Skipped
+    from densecap_search.evaluation.compare import Comparison
+    from densecap_search.evaluation.evaluate import Report
+    from densecap_search.evaluation.outcome import Outcome
+    from densecap_search.inspection.inspect import Inspection
+    from densecap_search.retrieval.searcher import Hit
+
+LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
+SHOWN_SKIPS = 10
+PRINTED = ("R@1", "R@5", "R@10", "MRR")  # of the figures that a report has; the others are in its files
+
+
+def first_process() -> bool:
+    """Whether this is the one of torchrun's processes that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def tell_skipped(skipped: Sequence[Skipped]) -> None:
+    if skipped:
+        click.echo(f"{len(skipped)} skipped:", err=True)
+        for skip in skipped[:SHOWN_SKIPS]:
+            click.echo(f"  {skip}", err=True)
+        if len(skipped) > SHOWN_SKIPS:
+            click.echo(f"  … and {len(skipped) - SHOWN_SKIPS} more", err=True)
+
+
+def print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
+    first = reports[0]
+    click.echo(f"{first.collection}, split {', '.join(first.splits)}: {first.text_to_image.gallery} pictures, "
+               f"{first.image_to_text.gallery} captions; {first.rule}.")
+    rows = []
+    for report, name in zip(reports, names, strict=True):
+        for direction, label in ((report.text_to_image, "text→image"), (report.image_to_text, "image→text")):
+            figures = [f"{direction.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
+            r1 = direction.figures["R@1"]
+            rows.append([name, label, *figures, f"{direction.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}"])
+    print_table(["model", "direction", *PRINTED, "median rank", "R@1, 95 % interval"], rows)
+    for report, name in zip(reports, names, strict=True):
+        notes = [str(report.truncation)]
+        ties = report.text_to_image.ties + report.image_to_text.ties
+        if ties:
+            notes.append(f"{ties} queries tie with a wrong answer (counted half)")
+        if report.trained_on:
+            notes.append(f"{report.trained_on} of these pictures were trained on")
+        click.echo(f"{name}: {'; '.join(notes)}.")
+
+
+def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
+    """Reports, then what was asked for beside them."""
+    from densecap_search.evaluation.compare import verdict
+    from densecap_search.evaluation.evaluate import DIRECTIONS
+
+    print_reports(outcome.reports, [report.model for report in outcome.reports])
+
+    def tell(comparison: Comparison) -> None:
+        click.echo(f"\n{comparison.first} against {comparison.second}:")
+        for direction, label in DIRECTIONS.items():
+            click.echo(f"  {label}: {verdict('R@1', comparison.differences[direction]['R@1'])}.")
+
+    for comparison in outcome.comparisons:
+        tell(comparison)
+    if outcome.retention:
+        now, before = outcome.retention.now, outcome.retention.before
+        click.echo("\nWhat was retained, with the model and the one before it:")
+        print_reports([now, before], [now.model, before.model])
+        tell(outcome.retention.comparison)
+    if outcome.index:
+        found = outcome.index
+        click.echo(f"\n{found.index} ({found.index_type}, {found.gallery} pictures): text→image R@1/10/50 "
+                   + " / ".join(f"{found.found[f'R@{k}']:.1f}" for k in (1, 10, 50)) + "; by exact search "
+                   + " / ".join(f"{found.exact[f'R@{k}']:.1f}" for k in (1, 10, 50))
+                   + f"; {found.neighbours:.1f} % of the exact first ten are found.")
+    parts = [part for part in outcome.reports[0].slices if part.by in sliced]
+    if parts:
+        click.echo("")
+        rows = [[part.by, part.label, label, str(part.queries[direction]),
+                 *(f"{part.figures[direction][name].value:.{3 if name == 'MRR' else 1}f}" for name in PRINTED)]
+                for part in parts for direction, label in DIRECTIONS.items() if part.queries[direction]]
+        print_table(["slice", "queries that are", "direction", "queries", *PRINTED], rows)
+def print_inspection(inspection: Inspection) -> None:
+    """What a collection holds, and a line for each thing to mend and each setting that is suggested."""
+    inventory, geometry, words = inspection.inventory, inspection.geometry, inspection.inventory.words
+    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
+    click.echo(f"{inventory.name}: {inventory.pictures} pictures, {inventory.captions} captions; splits: {splits}")
+    click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
+               f"{words['p95']:.0f}, longest {words['p100']:.0f}")
+    click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
+               f"{inventory.sharing_a_caption} share a caption or group with another")
+    click.echo(f"read as {inventory.format}: {inventory.format_reason}")
+    if geometry is not None:
+        click.echo(f"\nby {geometry.model}: {geometry.truncation}")
+        hardest = geometry.hardest["p50"]
+        click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
+                   f"similar companion has {hardest:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
+        click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of "
+                   f"batches of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
+    mend = [finding for finding in inspection.findings if finding.do]
+    click.echo("\nto mend:" if mend else "\nnothing was found that needs repair")
+    for finding in mend:
+        click.echo(f"  {finding.what}: {finding.do}")
+    click.echo("\nsuggested:")
+    for suggestion in inspection.suggestions:
+        click.echo(f"  {suggestion.words}: {suggestion.reason}")
+
+
+def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
+    metrics = list(rows[0][1]["text_to_image"])
+    print_table(["validation", *(f"{arrow} {metric}" for arrow in ("t→i", "i→t") for metric in metrics)],
+           [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
+                     for metric in metrics)] for name, figures in rows])
+
+
+def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
+    if titled:
+        click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
+    for hit in hits:
+        click.echo(f"{hit.rank:>3}  {hit.score:.3f}  {hit.image}")
+        if hit.caption.strip():
+            click.echo(f"            {_shortened(hit.caption)}")
+
+
+def _shortened(caption: str, length: int = 120) -> str:
+    line = " ".join(caption.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str, Any]]:
+    for number, (query, hits) in enumerate(results, start=1):
+        for hit in hits:
+            yield {"query_number": number, "query": query, **asdict(hit)}
+
+
+def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
+    rows = list(hit_rows(results))
+    if path.suffix.lower() == ".jsonl":
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        return
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["query_number", "query", "rank", "score", "image_id", "image", "caption"])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width).print(table)
+
+
+def terminal_talk() -> Talk:
+    """Sentences and progress on stderr: bars on a terminal, a line every few seconds in a log."""
+    if not first_process():
+        return SILENT
+    return Talk(say=lambda sentence: click.echo(sentence, err=True), progress=_bar if sys.stderr.isatty() else _lines)
+
+
+@contextmanager
+def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Any:
+            return f"{task.speed or 0:.1f} {unit}/s"
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.advance(task, steps)
+
+
+@contextmanager
+def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
+    started = said = time.monotonic()
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done, said
+        done = min(total, done + steps)
+        now = time.monotonic()
+        if now - said < LOG_SECONDS or not done:
+            return
+        said = now
+        rate = done / (now - started)
+        left = (total - done) / rate
+        click.echo(f"{what}: {done} of {total} {unit}, {rate:.1f} {unit}/s, {left:.0f} s left", err=True)
+
+    yield advance

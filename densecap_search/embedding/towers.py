@@ -1,0 +1,273 @@
+"""Pictures and captions → vectors, cached by content. The last module that knows torch; numpy from here on.
+
+What is cached is what each tower hands to its head (:meth:`DualEncoder.tower_outputs`), under the fingerprint of
+the tower: training heads, evaluating before and after, and indexing all read the same rows, and a picture goes
+through a frozen tower once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from densecap_search.collection.images import open_image
+from densecap_search.collection.records import Record, Skipped
+from densecap_search.embedding.cache import Array, RowCache
+from densecap_search.embedding.content import ahead
+from densecap_search.errors import ModelError
+from densecap_search.files import cache_folder, hash_text
+from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.segments import Ints, mean_of
+from densecap_search.model.window import Truncation
+from densecap_search.talk import SILENT, Talk
+
+IMAGE_BATCH = 32  # pictures in memory at once
+TEXT_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors float32 [N, D] of pictures: unit rows, finite, aligned with ids and content hashes."""
+
+    image_ids: tuple[str, ...]
+    vectors: Array
+    hashes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.image_ids) == len(self.vectors) == len(self.hashes):
+            raise AssertionError("ids, vectors and hashes must be aligned")
+        check_finite(self.vectors, self.image_ids)
+
+
+def check_finite(vectors: Array, names: Sequence[str]) -> None:
+    """Refuse vectors that a broken model made, naming the first."""
+    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if broken.size:
+        raise ModelError(f"the model returns vectors that are not finite for {broken.size} inputs, the first is "
+                         f"{names[broken[0]]!r}; its weights are damaged or its precision is too low")
+
+
+def check_images(encoder: DualEncoder, records: Sequence[Record], *, workers: int | None = None, talk: Talk = SILENT
+                 ) -> tuple[list[Record], tuple[Skipped, ...]]:
+    """The records whose pictures can be opened, and the reasons of the others; nothing is encoded."""
+    loaded = ahead(lambda record: read_pixels(encoder, record.image), records, workers)
+    results = list(zip(records, talk.each(
+        (pixels if isinstance(pixels, Skipped) else None for pixels in loaded), "checking", len(records), "pictures",
+    ), strict=True))
+    good = [record for record, broken in results if broken is None]
+    return good, tuple(broken for _, broken in results if broken is not None)
+
+
+@dataclass(frozen=True)
+class TowerRows:
+    """Tower outputs float32 [M, W] of those inputs that could be read, and which these are."""
+
+    rows: Array
+    kept: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def image_rows(
+    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    workers: int | None = None, talk: Talk = SILENT,
+) -> TowerRows:
+    """What the image tower hands to its head, for every record whose picture can be opened."""
+    keys = [hashes[record.image_id] for record in records]
+    reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
+
+    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+        paths = [records[row].image for row in missing]
+        for places, pixels, broken in pixel_batches(encoder, paths, IMAGE_BATCH, workers):
+            reasons.update({skip.path: skip.reason for skip in broken})
+            outputs = encoder.tower_outputs("image", pixels).cpu().numpy() if places else np.empty((0, 0), np.float32)
+            yield [missing[place] for place in places], outputs
+
+    rows = _rows(encoder, "image", keys, compute, cached, talk)
+    reason_of = {hashes[r.image_id]: reasons[str(r.image)] for r in records if str(r.image) in reasons}
+    skipped = tuple(
+        Skipped(str(record.image), reason_of[key])
+        for row, (record, key) in enumerate(zip(records, keys, strict=True)) if row not in rows
+    )
+    kept = tuple(sorted(rows))
+    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped)
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Of captions: tower outputs or unit vectors float32 [S, W] of their segments, those of a caption together.
+
+    counts: segments of each caption, int64 [N]; all 1 where captions fit or are cut, and S is N then.
+    """
+
+    rows: Array
+    counts: Ints
+    truncation: Truncation
+
+
+def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT) -> TextRows:
+    """What the text tower hands to its head for every segment of the captions."""
+    segments = encoder.segments(captions)
+    texts = segments.flat
+    unique = list(dict.fromkeys(texts))
+    lengths = [length for block in _blocks(unique, 1024) for length in encoder.lengths(block)]
+    order = sorted(range(len(unique)), key=lambda row: lengths[row])  # batches of like length waste no padding
+
+    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+        wanted = set(missing)
+        for block in _blocks([row for row in order if row in wanted], TEXT_BATCH):
+            ids = encoder.tokenize([unique[row] for row in block]).ids
+            yield list(block), encoder.tower_outputs("text", ids).cpu().numpy()
+
+    rows = _rows(encoder, "text", [hash_text(text) for text in unique], compute, cached, talk)
+    number = {text: row for row, text in enumerate(unique)}
+    return TextRows(_stack([rows[number[text]] for text in texts]), segments.counts, segments.truncation)
+
+
+def token_keys(encoder: DualEncoder, captions: Sequence[str]) -> tuple[list[int], list[bytes]]:
+    """For each caption its whole length in tokens, and a key of what the window leaves of them."""
+    lengths: list[int] = []
+    keys: list[bytes] = []
+    for block in _blocks(captions, 1024):
+        tokens = encoder.tokenize(block)
+        lengths.extend(tokens.lengths)
+        keys.extend(ids.numpy()[:length].tobytes() for ids, length in zip(tokens.ids, tokens.lengths, strict=True))
+    return lengths, keys
+
+
+def embed_images(
+    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    workers: int | None = None, talk: Talk = SILENT,
+) -> tuple[Embeddings, tuple[Skipped, ...]]:
+    """Unit vectors of every record whose picture can be opened, and the others with their reasons."""
+    found = image_rows(encoder, records, hashes, cached=cached, workers=workers, talk=talk)
+    kept = [records[row] for row in found.kept]
+    ids = tuple(record.image_id for record in kept)
+    vectors = heads_of(encoder, "image", found.rows)
+    return Embeddings(ids, vectors, tuple(hashes[name] for name in ids)), found.skipped
+
+
+def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                   ) -> TextRows:
+    """Unit vectors of the segments of captions, float32 [S, D]."""
+    return segments_of(encoder, text_rows(encoder, captions, cached=cached, talk=talk), captions)
+
+
+def segments_of(encoder: DualEncoder, found: TextRows, captions: Sequence[str]) -> TextRows:
+    """Tower outputs of captions → unit vectors of their segments."""
+    vectors = heads_of(encoder, "text", found.rows)
+    check_finite(vectors, [caption for number, caption in enumerate(captions) for _ in range(found.counts[number])])
+    return TextRows(vectors, found.counts, found.truncation)
+
+
+def embed_texts(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                ) -> tuple[Array, Truncation]:
+    """One unit vector of each caption, float32 [N, D]: of one in several segments their mean."""
+    found = embed_segments(encoder, captions, cached=cached, talk=talk)
+    return mean_of(found.rows, found.counts), found.truncation
+
+
+def embed_queries(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
+                  ) -> TextRows:
+    """The unit vectors by which captions are ranked: one of each, or of its segments where the best decides."""
+    return queries_of(encoder, embed_segments(encoder, captions, cached=cached, talk=talk))
+
+
+def queries_of(encoder: DualEncoder, found: TextRows) -> TextRows:
+    """Unit vectors of segments → those by which their captions are ranked."""
+    if encoder.spec.long_text == "best":
+        return found
+    return TextRows(mean_of(found.rows, found.counts), np.ones_like(found.counts), found.truncation)
+
+
+def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
+    """A picture as the image tower takes it, uint8 [3, H, W], or why it cannot be had."""
+    image = open_image(path, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
+    return image if isinstance(image, Skipped) else encoder.preprocess(image)
+
+
+def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
+                  ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
+    """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened)."""
+    places: list[int] = []
+    pixels: list[Tensor] = []
+    broken: list[Skipped] = []
+    loaded = ahead(lambda path: read_pixels(encoder, path), paths, workers, window=2 * batch_size)
+    for place, result in enumerate(loaded):
+        if isinstance(result, Skipped):
+            broken.append(result)
+        else:
+            places.append(place)
+            pixels.append(result)
+        if len(places) + len(broken) == batch_size or place == len(paths) - 1:
+            yield places, torch.stack(pixels) if pixels else torch.empty(0), broken
+            places, pixels, broken = [], [], []
+
+
+@contextmanager
+def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[RowCache | None]:
+    if not cached:
+        yield None
+        return
+    cache = RowCache(cache_folder() / "towers" / encoder.tower_fingerprint(tower))
+    try:
+        yield cache
+    finally:
+        cache.flush()
+
+
+def _rows(
+    encoder: DualEncoder, tower: Tower, keys: Sequence[str],
+    compute: Callable[[Sequence[int]], Iterator[tuple[list[int], Array]]], cached: bool, talk: Talk,
+) -> dict[int, Array]:
+    """Input number → row, for all that could be computed or found."""
+    rows: dict[int, Array] = {}
+    first: dict[str, int] = {}
+    with _row_cache(encoder, tower, cached) as cache:
+        for number, key in enumerate(keys):
+            if cache is not None and key in cache:
+                rows[number] = cache[key]
+            else:
+                first.setdefault(key, number)
+        missing = list(first.values())
+        unit = "pictures" if tower == "image" else "captions"
+        with talk.progress(f"encoding {unit}", len(missing), unit) if missing else _no_progress() as advance:
+            batch = IMAGE_BATCH if tower == "image" else TEXT_BATCH
+            for numbers, outputs in compute(missing):
+                rows.update(zip(numbers, outputs, strict=True))
+                if cache is not None and np.isfinite(outputs).all():
+                    cache.add([keys[number] for number in numbers], outputs)
+                advance(min(batch, len(missing)))
+    for number, key in enumerate(keys):  # the same content twice is computed once
+        if number not in rows and first[key] in rows:
+            rows[number] = rows[first[key]]
+    return rows
+
+
+@contextmanager
+def _no_progress() -> Iterator[Callable[[int], None]]:
+    yield lambda steps: None
+
+
+@torch.no_grad()
+def heads_of(encoder: DualEncoder, tower: Tower, rows: Array) -> Array:
+    """Tower outputs [N, W] → unit vectors [N, D]; in blocks, so that memory stays that of the result."""
+    blocks = [
+        encoder.from_tower(tower, torch.from_numpy(np.ascontiguousarray(block)).to(encoder.device)).cpu().numpy()
+        for block in _blocks(rows, 4096)
+    ]
+    return np.concatenate(blocks) if blocks else np.empty((0, encoder.dim), np.float32)
+
+
+def _stack(rows: Sequence[Array]) -> Array:
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+
+def _blocks(items: Any, size: int) -> Iterator[Any]:
+    return (items[start:start + size] for start in range(0, len(items), size))

@@ -1,0 +1,54 @@
+"""The whole chain on a generated archive: render, fine-tune the starter, index, measure before and after."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from densecap_search.collection.readers import read_collection
+from densecap_search.collection.splits import select_splits
+from densecap_search.config import load_config
+from densecap_search.errors import DensecapError
+from densecap_search.evaluation.evaluate import Report, evaluate
+from densecap_search.model.sources import load_encoder
+from densecap_search.retrieval.searcher import Searcher
+from densecap_search.retrieval.update import update_index
+from densecap_search.scenes.archive import make_scenes
+from densecap_search.talk import Talk
+from densecap_search.training.loop import finetune
+
+
+@dataclass(frozen=True)
+class DemoOutcome:
+    """Retrieval on unseen bursts before and after, and one search: where its caption finds its own picture."""
+
+    before: Report
+    after: Report
+    index: Path
+    query: str
+    rank: int
+    pictures: int
+    seconds: float
+
+
+def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome:
+    """Write an archive, a run and an index below folder."""
+    started = time.monotonic()
+    if folder.exists() and any(folder.iterdir()):
+        raise DensecapError(f"{folder} is not empty; remove it or name another folder: densecap demo DIR")
+    with talk.progress("drawing", 4 * bursts, "pictures") as advance:
+        table = make_scenes(folder / "archive", bursts=bursts, seed=seed, progress=lambda done, total: advance(1))
+    collection = read_collection(table)
+    run, index = folder / "run", folder / "index"
+    config = load_config(overrides=[("train.seed", seed)])
+    test = select_splits(collection, ["test"])
+    before = evaluate(load_encoder("starter"), test, model="starter", collection="scenes", splits=["test"], talk=talk)
+    finetune(collection, config, run, talk=talk)
+    encoder = load_encoder(str(run))
+    after = evaluate(encoder, test, model=str(run), collection="scenes", splits=["test"], talk=talk)
+    made = update_index(collection, encoder, {"name": str(run.resolve())}, index, talk=talk).index
+    query = test[0].captions[0]
+    hits, _ = Searcher(encoder, made).by_captions([query], len(made.entries))
+    rank = next(hit.rank for hit in hits[0] if hit.image_id == test[0].image_id)
+    return DemoOutcome(before, after, index, query, rank, len(made.entries), time.monotonic() - started)

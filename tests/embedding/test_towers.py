@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_tiny
+
+from densecap_search.collection.readers import read_collection
+from densecap_search.embedding import towers as embeddings
+from densecap_search.embedding.cache import RowCache
+from densecap_search.embedding.content import ahead, hash_images
+from densecap_search.embedding.towers import embed_images, embed_texts
+from densecap_search.errors import ModelError
+from densecap_search.model.encoder import DualEncoder
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many inputs have gone through each tower."""
+    count = {"image": 0, "text": 0}
+    original = DualEncoder.tower_outputs
+
+    def tower_outputs(self, tower, batch):
+        count[tower] += len(batch)
+        return original(self, tower, batch)
+
+    monkeypatch.setattr(DualEncoder, "tower_outputs", tower_outputs)
+    return count
+
+
+def test_embeddings_are_those_of_the_encoder(collection, tiny):
+    hashes, _ = hash_images(collection.records)
+    found, skipped = embed_images(tiny, collection.records, hashes)
+    assert skipped == ()
+    assert found.image_ids == tuple(record.image_id for record in collection.records)
+    pixels = torch.stack([embeddings.read_pixels(tiny, record.image) for record in collection.records])
+    assert np.allclose(found.vectors, tiny.encode_image(pixels).detach().numpy(), atol=1e-6)
+
+
+def test_what_was_encoded_once_is_read_from_the_cache(collection, tiny, counted):
+    hashes, _ = hash_images(collection.records)
+    first, _ = embed_images(tiny, collection.records, hashes)
+    again, _ = embed_images(tiny, collection.records, hashes)
+    captions = [record.captions[0] for record in collection.records]
+    texts, _ = embed_texts(tiny, captions + captions[:3])
+    texts_again, _ = embed_texts(make_tiny(), captions)
+    assert counted == {"image": 24, "text": 24}
+    assert np.array_equal(first.vectors, again.vectors)
+    assert np.array_equal(texts[:24], texts_again)
+    assert np.array_equal(texts[24:], texts[:3])
+    embed_images(make_tiny(seed=1), collection.records, hashes)
+    assert counted["image"] == 48
+
+
+def test_a_new_head_reuses_the_tower(collection, tiny, counted):
+    hashes, _ = hash_images(collection.records)
+    before, _ = embed_images(tiny, collection.records, hashes)
+    with torch.no_grad():
+        tiny.model.visual.proj.normal_()
+    after, _ = embed_images(tiny, collection.records, hashes)
+    assert counted["image"] == 24
+    assert not np.allclose(before.vectors, after.vectors)
+
+
+def test_broken_pictures_are_left_out_and_the_others_stay_aligned(photos: Path, tiny):
+    whole = read_collection(photos)
+    hashes, _ = hash_images(whole.records)
+    good, _ = embed_images(tiny, whole.records, hashes)
+    for name in ("green-left-box.png", "blue-right-ball.png"):
+        (photos / name).write_bytes((photos / name).read_bytes()[:70])
+    hashes, _ = hash_images(whole.records)
+    found, skipped = embed_images(tiny, whole.records, hashes, cached=False)
+    assert sorted(Path(skip.path).name for skip in skipped) == ["blue-right-ball.png", "green-left-box.png"]
+    assert len(found.image_ids) == 22
+    expected = dict(zip(good.image_ids, good.vectors, strict=True))
+    for name, vector in zip(found.image_ids, found.vectors, strict=True):
+        assert np.allclose(vector, expected[name], atol=1e-6)
+
+
+def test_vectors_that_are_not_finite_are_refused_by_name(collection, tiny):
+    hashes, _ = hash_images(collection.records)
+    with torch.no_grad():
+        tiny.model.visual.proj.fill_(float("nan"))
+    with pytest.raises(ModelError, match=r"not finite for 24 inputs, the first is 'blue-left-ball\.png'"):
+        embed_images(tiny, collection.records, hashes)
+
+
+def test_a_damaged_cache_is_computed_again(tmp_path: Path):
+    cache = RowCache(tmp_path)
+    cache.add(["a", "b"], np.array([[1.0], [2.0]], np.float32))
+    cache.flush()
+    cache.add(["c"], np.array([[3.0]], np.float32))
+    cache.flush()
+    again = RowCache(tmp_path)
+    assert [float(again[key][0]) for key in "abc"] == [1.0, 2.0, 3.0]
+    part = next(path for path in tmp_path.glob("*.keys") if path.read_text() == "a\nb")
+    part.with_suffix(".npy").write_bytes(b"half")
+    left = RowCache(tmp_path)
+    assert ("a" in left, "c" in left) == (False, True)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_threads_keep_the_order(workers: int):
+    assert list(ahead(lambda n: n * n, range(100), workers, window=7)) == [n * n for n in range(100)]

@@ -1,0 +1,82 @@
+"""How alike captions are, how long, and what is predicted from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_tiny
+
+from densecap_search.inspection.geometry import advise, histogram, ideal_loss, look_at_captions, predict
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.training.objectives import info_nce
+
+
+def test_the_ideal_loss_is_info_nce_of_pictures_that_lie_on_their_captions():
+    vectors = torch.nn.functional.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    groups = torch.tensor([0, 1, 2, 3, 0, 4, 5, 6, 7])
+    expected = info_nce(vectors, vectors, torch.tensor(12.0), groups=groups).item()
+    assert ideal_loss(vectors.numpy(), groups.numpy(), 12.0) == pytest.approx(expected, rel=1e-5)
+    # two captions at 60°: gap s/2
+    two = np.array([[1.0, 0.0], [0.5, 3**0.5 / 2]], np.float32)
+    assert ideal_loss(two, np.arange(2), 4.0) == pytest.approx(math.log1p(math.exp(-2.0)), rel=1e-6)
+
+
+def test_a_high_scale_is_predicted_to_saturate_and_a_low_one_not(collection):
+    tiny = make_tiny()
+    hot = look_at_captions(collection, tiny, model="tiny", batch_size=4, logit_scale=1e6)
+    cold = look_at_captions(collection, tiny, model="tiny", batch_size=4, logit_scale=1.0)
+    assert (hot.solved, cold.solved) == (100.0, 0.0)
+    assert "hn_clip with gamma 0.5" in hot.advice
+    assert cold.advice == advise(0.0)
+    assert hot.similarity["p1"] <= hot.mean <= hot.hardest["p100"] <= 1.0 + 1e-6
+    assert hot.hardest_in_batch <= hot.hardest["p100"]
+    by_size = {(cell.batch_size, cell.logit_scale): cell.solved for cell in hot.predictions}
+    assert by_size[4, 1e6] == by_size[16, 1e6] == 100.0
+    assert by_size[128, 1e6] is None  # 24 captions
+
+
+def test_a_predictions_loss_is_that_of_captions_at_right_angles():
+    found = predict(np.eye(16, dtype=np.float32), 16, 5.0)
+    assert found.loss == pytest.approx(math.log1p(15 * math.exp(-5.0)), rel=1e-6)
+    assert predict(np.eye(16, dtype=np.float32), 16, 10.0).solved == 100.0  # 15 e⁻¹⁰ = 0.0007
+    assert predict(np.eye(16, dtype=np.float32), 16, 9.0).solved == 0.0  # 15 e⁻⁹ = 0.0019
+
+
+@pytest.mark.parametrize(("words", "own_cut", "lost"), [(200, 0, 0), (750, 1, 750 + 2 - 248)])
+def test_the_share_of_captions_and_text_that_each_window_cuts_is_counted_in_the_models_tokens(
+        collection, tiny: DualEncoder, words: int, own_cut: int, lost: int):
+    long = " ".join(["house"] * words)  # one token each, and two marks
+    records = (replace(collection.records[0], captions=(long,)), *collection.records[1:])
+    found = look_at_captions(replace(collection, records=records), tiny, model="tiny", batch_size=4, logit_scale=1.0)
+    cut = {window.context_length: (window.truncated, window.lost) for window in found.windows}
+    assert cut[77] == (1, words + 2 - 77)
+    assert cut[128] == (1, words + 2 - 128)
+    assert cut[248] == (own_cut, lost) == (found.truncation.truncated, found.truncation.lost)
+    assert (found.truncation.captions, found.tokens["p100"], found.longest_window) == (24, words + 2, None)
+    assert sum(found.lengths.counts) == 24
+
+
+def test_captions_that_differ_only_beyond_the_window_are_the_same_to_the_model(collection, tiny: DualEncoder):
+    long = " ".join(["house"] * 300)
+    changed = [replace(record, captions=(f"{long} {end}",)) for record, end in zip(collection.records, ("one", "two"), strict=False)]
+    one_case = [replace(record, captions=(text,)) for record, text in zip(collection.records[2:], ("A cat", "a cat"), strict=False)]
+    records = (*changed, *one_case, *collection.records[4:])
+    found = look_at_captions(replace(collection, records=records), tiny, model="tiny", batch_size=4, logit_scale=1.0)
+    assert found.same_when_cut == 1  # and not the cat: nothing of it was cut
+    assert found.near.pairs[0][2] == pytest.approx(1.0, abs=1e-5)
+    assert {pair[:2] for pair in found.near.pairs[:2]} == {(0, 1), (2, 3)}
+    group_of = {row: group for group in found.near.groups for row in group}
+    assert group_of[0] == group_of[1]
+    assert group_of[2] == group_of[3]
+
+
+def test_a_histogram_counts_whole_numbers_in_whole_bins():
+    found = histogram([1, 1, 2, 4])
+    assert found.edges == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert found.counts == (2, 1, 0, 1)
+    assert sum(histogram(np.array([0.5, 0.5, 0.5], np.float32)).counts) == 3
+    assert histogram([]).counts == ()
