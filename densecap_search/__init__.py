@@ -1,3 +1,3 @@
 """Fine-tune CLIP on image–dense-caption collections with HN-CLIP, and search them by long captions."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
