@@ -45,7 +45,7 @@ def main() -> None:
         bare(text, image), bare(image, text)
         product.append(time.perf_counter() - started)
     started = time.perf_counter()
-    figures = [summarise(ranks, labels) for ranks in found]
+    figures = [summarise(ranks, labels, chosen.pairs) for ranks in found]
     intervals = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     low, middle, high = quartiles([a / b for a, b in zip(ranking, product, strict=True)])

@@ -25,7 +25,7 @@ RANKING = (
     "float32. The same picture twice (by content, or by group) and the identical caption twice are right answers "
     "together. R@K, MRR and ranks count the best right answer; nDCG and mAP count all, each at the number of right "
     "answers up to it + the wrong ones that score higher + half of the wrong ones that score the same. Intervals: "
-    "95 %, bootstrap over pictures, all queries of a picture together; for a share of 0 or 100 %, the exact bound."
+    "95 %, bootstrap over pictures, all queries of a picture together; where no two pictures differ, the exact bound."
 )
 
 
@@ -46,7 +46,8 @@ class Direction:
     @classmethod
     def of(cls, ranks: Ranks, clusters: Ints, gallery: int) -> Direction:
         """Every figure of METRICS."""
-        return cls(len(ranks.rank), gallery, int((ranks.ties > 0).sum()), summarise(ranks, clusters), ranks, clusters)
+        return cls(len(ranks.rank), gallery, int((ranks.ties > 0).sum()), summarise(ranks, clusters, gallery),
+                   ranks, clusters)
 
     @property
     def median_rank(self) -> float:

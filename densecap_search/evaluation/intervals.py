@@ -47,6 +47,17 @@ def all_or_none_bound(clusters: int) -> float:
     return float((INTERVAL[0] / 100) ** (1 / clusters))
 
 
+def constant_interval(value: float, least: float, most: float, clusters: int) -> tuple[float, float]:
+    """The 95 % interval of a mean where every draw had the same value: a bootstrap of it would have no width.
+
+    least, most: what a value can be. If a share p of all draws has this value, the mean lies from
+    p·value + (1 − p)·least to p·value + (1 − p)·most; and so many draws are alike in less than 2.5 % of cases if p is
+    below :func:`all_or_none_bound`. For a share of 0 or 1 it is the interval of Clopper and Pearson.
+    """
+    p = all_or_none_bound(clusters)
+    return p * value + (1 - p) * least, p * value + (1 - p) * most
+
+
 def flip_p_value(differences: Floats, clusters: Ints, *, seed: int = 0) -> float:
     """Two-sided p-value of a mean paired difference [Q] under random signs of whole clusters.
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from densecap_search.evaluation.intervals import all_or_none_bound, bootstrap_means, bootstrap_medians, interval
+from densecap_search.evaluation.intervals import (
+    all_or_none_bound,
+    bootstrap_means,
+    bootstrap_medians,
+    constant_interval,
+    interval,
+)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -237,24 +243,37 @@ def _distinct(vectors: Scores) -> tuple[Scores, Ints | None]:
     return vectors[firsts], kind_of
 
 
-def summarise(ranks: Ranks, clusters: Ints, *, names: Sequence[str] = tuple(METRICS), seed: int = 0
+def summarise(ranks: Ranks, clusters: Ints, gallery: int, *, names: Sequence[str] = tuple(METRICS), seed: int = 0
               ) -> dict[str, Figure]:
     """Metrics with bootstrap intervals; queries of one cluster (a picture) are drawn together.
 
-    A share of 0 or 100 % has no spread to draw from: there the interval ends at the exact bound for so many clusters.
+    gallery: how many items were ranked. Where all clusters are alike there is no spread to draw from: there the
+    interval is the widest that so many clusters leave possible.
     """
     values = np.stack([METRICS[name](ranks) for name in names], axis=1)
     drawn = bootstrap_means(values, clusters, seed=seed)
     for column, name in enumerate(names):
         if name in MEDIANS:
             drawn[:, column] = bootstrap_medians(values[:, column], clusters, seed=seed)
-    found = {name: Figure(statistic(name, values[:, column]), *interval(drawn[:, column]))
-             for column, name in enumerate(names)}
-    least = 100 * all_or_none_bound(len(np.unique(clusters)))
-    for name in PERCENT & set(names):
-        if found[name].value in (0.0, 100.0):
-            found[name] = Figure(0.0, 0.0, 100 - least) if found[name].value == 0 else Figure(100.0, least, 100.0)
+    count = len(np.unique(clusters))
+    found = {}
+    for column, name in enumerate(names):
+        figure = Figure(statistic(name, values[:, column]), *interval(drawn[:, column]))
+        spread = values[:, column] if name in MEDIANS else drawn[:, column]  # the median of unlike ranks may be certain
+        found[name] = _widened(name, figure, gallery, count) if np.allclose(spread, spread[0], atol=0) else figure
     return found
+
+
+def _widened(name: str, figure: Figure, gallery: int, clusters: int) -> Figure:
+    """The figure of clusters that are all alike, with an interval that allows for others that were not drawn."""
+    if not np.isfinite(figure.value):
+        return figure
+    if name in MEDIANS and all_or_none_bound(clusters) >= 0.5:
+        return figure  # more than half of all queries are like these, and that decides a median
+    least, most = (1.0, float(gallery)) if name in LESS_IS_BETTER else (0.0, 100.0 if name in PERCENT else 1.0)
+    if name in MEDIANS:
+        return Figure(figure.value, least, most)
+    return Figure(figure.value, *constant_interval(figure.value, least, most, clusters))
 
 
 def statistic(name: str, values: Floats) -> float:

@@ -74,20 +74,21 @@ def measure_parts(parts: Sequence[Parts], pairs: Pairs, text_ranks: Ranks, image
     """The figures of every part, in both directions."""
     return tuple(
         _measure(each.by, label, {
-            "text_to_image": (text_ranks, np.array(each.captions), pairs.picture[pairs.owner]),
-            "image_to_text": (image_ranks, np.array(each.pictures), pairs.picture),
+            "text_to_image": (text_ranks, np.array(each.captions), pairs.picture[pairs.owner], len(pairs.records)),
+            "image_to_text": (image_ranks, np.array(each.pictures), pairs.picture, len(pairs.captions)),
         })
         for each in parts for label in each.order
     )
 
 
-def _measure(by: str, label: str, sides: Mapping[str, tuple[Ranks, Any, Ints]]) -> Slice:
+def _measure(by: str, label: str, sides: Mapping[str, tuple[Ranks, Any, Ints, int]]) -> Slice:
     counts: dict[str, int] = {}
     figures: dict[str, Mapping[str, Figure]] = {}
-    for direction, (ranks, labels, clusters) in sides.items():
+    for direction, (ranks, labels, clusters, gallery) in sides.items():
         chosen = labels == label
         counts[direction] = int(chosen.sum())
-        figures[direction] = summarise(ranks.take(chosen), clusters[chosen], names=SLICED) if chosen.any() else {}
+        figures[direction] = summarise(ranks.take(chosen), clusters[chosen], gallery, names=SLICED
+                                       ) if chosen.any() else {}
     return Slice(by, label, counts, figures)
 
 

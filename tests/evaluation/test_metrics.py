@@ -221,10 +221,10 @@ def test_labels_and_columns_name_the_same_right_answers():
 
 def test_intervals_hold_the_value_and_draw_the_captions_of_a_picture_together():
     rank = np.random.default_rng(0).integers(1, 4, 100).astype(float)
-    single = summarise(Ranks.of(rank), np.arange(100))
+    single = summarise(Ranks.of(rank), np.arange(100), 100)
     assert set(single) == set(METRICS)
     assert single["R@1"].low < single["R@1"].value < single["R@1"].high
-    grouped = summarise(Ranks.of(np.repeat(rank, 5)), np.repeat(np.arange(100), 5))
+    grouped = summarise(Ranks.of(np.repeat(rank, 5)), np.repeat(np.arange(100), 5), 100)
     for name in METRICS:
         assert grouped[name].value == pytest.approx(single[name].value)
         assert (grouped[name].low, grouped[name].high) == (pytest.approx(single[name].low), pytest.approx(single[name].high))
@@ -233,16 +233,54 @@ def test_intervals_hold_the_value_and_draw_the_captions_of_a_picture_together():
 
 
 def test_a_share_of_all_or_none_is_not_certain():
-    all_right, none_right = (summarise(Ranks.of([rank] * 10), np.arange(10), names=("R@5",))["R@5"] for rank in (1.0, 9.0))
+    all_right, none_right = (summarise(Ranks.of([rank] * 10), np.arange(10), 20, names=("R@5",))["R@5"] for rank in (1.0, 9.0))
     # if the share were 0.6915, ten of ten would come in 0.6915¹⁰ = 2.5 % of cases
     assert (all_right.value, all_right.low, all_right.high) == (100.0, pytest.approx(69.15, abs=0.01), 100.0)
     assert (none_right.value, none_right.low, none_right.high) == (0.0, 0.0, pytest.approx(30.85, abs=0.01))
 
 
+@pytest.mark.parametrize(("rank", "name", "low", "high"), [
+    (1.0, "MRR", 0.6915, 1.0), (1.0, "nDCG@10", 0.6915, 1.0), (1.0, "mAP@10", 0.6915, 1.0),
+    (2.0, "MRR", 0.6915 / 2, 0.6915 / 2 + 0.3085),  # the queries that were not drawn have 0, or 1
+    (1.0, "mean_rank", 1.0, 0.6915 + 0.3085 * 20),  # or the last rank of a gallery of 20
+    (12.0, "nDCG@10", 0.0, 0.3085),
+])
+def test_ten_queries_that_are_all_alike_are_not_certain(rank: float, name: str, low: float, high: float):
+    found = summarise(Ranks.of([rank] * 10), np.arange(10), 20, names=(name,))[name]
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-3))
+    assert found.low <= found.value <= found.high
+
+
+def test_pictures_that_are_alike_are_not_certain_even_where_their_captions_differ():
+    found = summarise(Ranks.of([1.0, 4.0] * 10), np.repeat(np.arange(10), 2), 20, names=("R@1", "MRR"))
+    assert (found["R@1"].low, found["R@1"].high) == (pytest.approx(34.6, abs=0.1), pytest.approx(65.4, abs=0.1))
+    assert found["MRR"].low == pytest.approx(0.6915 * 0.625, abs=1e-4)
+
+
+def test_the_median_of_like_ranks_is_certain_where_most_queries_must_be_like_them():
+    six, five = (summarise(Ranks.of([3.0] * n), np.arange(n), 20, names=("median_rank",))["median_rank"] for n in (6, 5))
+    assert (six.low, six.high) == (3.0, 3.0)  # below a share of 0.54 six alike come in less than 2.5 % of cases
+    assert (five.low, five.high) == (1.0, 20.0)
+
+
+@pytest.mark.parametrize(("queries", "p", "wrong"), [(11, 0.9, 2.0), (11, 0.9, 58.0), (11, 0.97, 7.0), (30, 0.98, 2.0)])
+def test_95_percent_intervals_hold_the_true_mean_in_95_percent_of_cases(queries: int, p: float, wrong: float):
+    """Exact: of queries that have rank 1 with probability p, and else another, all numbers of right ones."""
+    names = ("R@1", "MRR", "nDCG@10", "mAP@10")
+    held = dict.fromkeys(names, 0.0)
+    for right in range(queries + 1):
+        ranks = Ranks.of([1.0] * right + [wrong] * (queries - right))
+        probability = math.comb(queries, right) * p**right * (1 - p) ** (queries - right)
+        for name, figure in summarise(ranks, np.arange(queries), 58, names=names).items():
+            good, bad = (metrics.METRICS[name](Ranks.of([rank])).item() for rank in (1.0, wrong))
+            held[name] += probability * (figure.low <= p * good + (1 - p) * bad <= figure.high)
+    assert min(held.values()) >= 0.95, held
+
+
 def test_the_interval_of_the_median_is_that_of_a_plain_bootstrap():
     rank = np.random.default_rng(3).integers(1, 40, 31).astype(float)
     clusters = np.repeat(np.arange(11), [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1])
-    found = summarise(Ranks.of(rank), clusters, names=("median_rank",))["median_rank"]
+    found = summarise(Ranks.of(rank), clusters, 40, names=("median_rank",))["median_rank"]
     generator, medians = np.random.default_rng(0), []
     for _ in range(1000):
         drawn = generator.integers(11, size=11)
