@@ -30,13 +30,32 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a collection is to be read, where its content does not tell: the same words as the options."""
+
+    image_column: str | None = None
+    caption_column: tuple[str, ...] = ()  # several: the captions of all of them
+    format: str | None = None  # a name of collection.readers.READERS; None: told by the content
+    hidden: bool = False  # also pictures that a dot or a system folder hides
+    images: tuple[str, ...] = ()  # folders in which the pictures of a table lie
+    exclude: tuple[str, ...] = ()  # patterns as in a .gitignore: files and folders that are left out
+    skip_lines: int | None = None  # above a table's header; None: what is plainly no header is passed over
+
+
+BY_CONTENT = Reading()
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """How to read the collection, and how much to set aside where the table names no split."""
 
     image_column: str | None = None
-    caption_column: str | None = None
-    format: str | None = None  # a name of collection.readers.READERS; None: told by the content
-    hidden: bool = False  # also pictures that a dot or a system folder hides
+    caption_column: tuple[str, ...] = ()
+    format: str | None = None
+    hidden: bool = False
+    images: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    skip_lines: int | None = None
     use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1
@@ -44,6 +63,11 @@ class DataConfig:
     fraction: float = 1.0  # share of the training pictures that is used, drawn by train.seed
     max_pixels: int | None = None  # larger pictures are left out; None: 178,956,970, which are 0.5 GiB of memory
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
+
+    @property
+    def reading(self) -> Reading:
+        """What of this concerns the reading."""
+        return Reading(**{item.name: getattr(self, item.name) for item in dataclasses.fields(Reading)})
 
 
 @dataclass(frozen=True)
@@ -205,6 +229,7 @@ def check(config: RunConfig) -> RunConfig:
     _within("data.fraction", data.fraction, 0, 1)
     _within("data.val_share and data.test_share together", data.val_share + data.test_share, 0, 0.9)
     _within("data.max_pixels", data.max_pixels, 1, None)
+    _within("data.skip_lines", data.skip_lines, 0, None)
     _within("model.context_length", config.model.context_length, 3, None)
     for key, value, allowed in (("resize", config.model.resize, RESIZES),
                                 ("long_text", config.model.long_text, LONG_TEXT)):
@@ -274,6 +299,9 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and types.NoneType in kinds:
         return None
+    if typing.get_origin(hint) is tuple:
+        items = [] if value is None else value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_coerce(name, item, str) for item in items)
     kind = next(item for item in kinds if item is not types.NoneType)
     wrong = ConfigError(f"{name} must be {_KIND_WORDS[kind]}, not {value!r}")
     if kind is bool and isinstance(value, bool):

@@ -18,7 +18,7 @@ import click
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import RunConfig, load_config
+from densecap_search.config import Reading, RunConfig, load_config
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import load_encoder
@@ -36,7 +36,7 @@ RECIPE = (
 def read_flickr8k(path: Path) -> Collection:
     """Records whose captions are half the joined caption and half single sentences, as an epoch samples them."""
     joined = {record.image_id: record.captions[0] for record in read_collection(path).records}
-    sentences = read_collection(path, caption_column="captions")
+    sentences = read_collection(path, Reading(caption_column=("captions",)))
     records = [
         replace(record, captions=(joined[record.image_id],) * len(record.captions) + record.captions)
         for record in sentences.records

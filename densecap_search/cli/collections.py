@@ -9,6 +9,7 @@ import click
 
 from densecap_search.cli.options import collection_options, max_pixels_option, model_options, named_model, read
 from densecap_search.cli.terminal import print_inspection, terminal_talk
+from densecap_search.config import Reading
 from densecap_search.files import check_writable, write_text
 
 
@@ -23,8 +24,7 @@ from densecap_search.files import check_writable, write_text
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="F.html", help="Also write a page.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-                       image_column: str | None, caption_column: str | None, format: str | None,
-                       hidden: bool | None, batch_size: int, logit_scale: float | None, pictures: bool,
+                       reading: Reading, batch_size: int, logit_scale: float | None, pictures: bool,
                        max_pixels: int | None, report: Path | None, as_json: bool) -> None:
     """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
 
@@ -44,7 +44,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     talk = terminal_talk()
     if report is not None:
         check_writable(report.absolute().parent)
-    found = read(collection, image_column, caption_column, format, hidden)
+    found = read(collection, reading)
     geometry = None
     files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model_name and found.captioned:
@@ -70,8 +70,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path),
               help="A .jsonl or .csv file, or a folder.")
 @collection_options
-def export(collection: Path, output: Path, image_column: str | None, caption_column: str | None, format: str | None,
-           hidden: bool | None) -> None:
+def export(collection: Path, output: Path, reading: Reading) -> None:
     """Read any collection and write it again: as JSON Lines, as CSV, or as a folder of pictures with text files.
 
     Captions arrive exactly as they were. A folder gets copies of the pictures.
@@ -83,6 +82,6 @@ def export(collection: Path, output: Path, image_column: str | None, caption_col
     """
     from densecap_search.collection.export import export_collection
 
-    found = read(collection, image_column, caption_column, format, hidden)
+    found = read(collection, reading)
     export_collection(found, output)
     click.echo(f"{len(found)} pictures written to {output}")

@@ -39,11 +39,10 @@ from densecap_search.cli.terminal import print_outcome, tell_skipped, terminal_t
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
 @click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
-def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-             image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
-             against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int | None, split: str,
-             slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, precision: str,
-             report: Path | None, per_query: Path | None, as_json: bool) -> None:
+def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, reading:
+             config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int |
+             None, split: str, slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, precision:
+             str, report: Path | None, per_query: Path | None, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
@@ -64,11 +63,11 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
     models = [named_model(None, model_name, pretrained, arch, resize), *({"name": name} for name in against)]
     outcome = run_evaluation(
-        read(collection, image_column, caption_column, format, hidden), models, device=device, precision=precision,
+        read(collection, reading), models, device=device, precision=precision,
         splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
         talk=terminal_talk(),
-        retain=read(retain, None, None, None, None) if retain else None,
+        retain=read(retain) if retain else None,
     )
     tell_skipped(outcome.reports[0].skipped)
     if report:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -43,24 +44,37 @@ max_pixels_option = click.option(
 
 
 def collection_options(command: F) -> F:
-    """How to read a collection."""
+    """How to read a collection; the command is handed all of it as one ``reading``."""
+
+    @functools.wraps(command)
+    def with_reading(*arguments: Any, image_column: str | None, caption_column: tuple[str, ...], format: str | None,
+                     hidden: bool, images: tuple[str, ...], exclude: tuple[str, ...], skip_lines: int | None,
+                     **others: Any) -> Any:
+        reading = config.Reading(image_column, caption_column, format, hidden, images, exclude, skip_lines)
+        return command(*arguments, reading=reading, **others)
+
+    found: Any = with_reading
     for option in reversed((
         click.option("--image-column", metavar="NAME", help="The column that names the picture."),
-        click.option("--caption-column", metavar="NAME", help="The column that holds the caption."),
+        click.option("--caption-column", multiple=True, metavar="NAME", help="The column that holds the caption. "
+                     "Given again, the captions of several columns are taken."),
+        click.option("--images", multiple=True, metavar="DIR", help="Where the pictures of a table lie. May be given "
+                     "again. Default: beside the table, in images/ and the like, then anywhere below by their names."),
         click.option("--format", metavar="NAME", help="How to read it (coco, docci, webdataset, embedded, …), where "
                      "its content does not tell; a wrong name lists them all."),
-        click.option("--hidden", is_flag=True, default=None, help="Also pictures in hidden files and folders."),
+        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files or folders, as in a "
+                     ".gitignore: 'drafts/', '*.gif'. May be given again. A file .densecapignore says the same."),
+        click.option("--skip-lines", type=click.IntRange(0), metavar="N", help="Lines above a table's header."),
+        click.option("--hidden", is_flag=True, help="Also pictures in hidden files and folders."),
     )):
-        command = option(command)
-    return command
+        found = option(found)
+    return cast(F, found)
 
 
-def read(path: Path, image_column: str | None, caption_column: str | None, format: str | None,
-          hidden: bool | None) -> Collection:
+def read(path: Path, reading: config.Reading = config.BY_CONTENT) -> Collection:
     from densecap_search.collection.readers import read_collection
 
-    found = read_collection(path, image_column=image_column, caption_column=caption_column, format=format,
-                            hidden=bool(hidden))
+    found = read_collection(path, reading)
     tell_skipped(found.skipped)
     if not found.records:
         raise DensecapError(f"{path} holds no picture that can be used; "

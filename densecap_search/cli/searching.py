@@ -34,8 +34,8 @@ from densecap_search.errors import ConfigError
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
-          device: str, image_column: str | None, caption_column: str | None, format: str | None, hidden: bool | None,
-          kind: str, resize: str | None, max_pixels: int | None, precision: str, strict: bool) -> None:
+          device: str, reading: config.Reading, kind: str, resize: str | None, max_pixels: int | None, precision: str,
+          strict: bool) -> None:
     """Make an index of a collection or a folder of pictures, or bring it up to date.
 
     Run again, it encodes only pictures that are new or changed, and drops those that are gone.
@@ -51,7 +51,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     from densecap_search.training.distributed import joined
 
     talk = terminal_talk()
-    found = read(collection, image_column, caption_column, format, hidden)
+    found = read(collection, reading)
     model = named_model(output, model_name, pretrained, arch, resize)
     check_writable(output)
     encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)

@@ -51,7 +51,7 @@ from densecap_search.errors import ConfigError
 @click.option("--resume", is_flag=True, help="Continue the run in the folder.")
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def finetune(collection: Path, output: Path, config_file: Path | None, resume: bool, strict: bool,
-             settings: tuple[str, ...], **options: Any) -> None:
+             settings: tuple[str, ...], reading: config.Reading, **options: Any) -> None:
     """Fine-tune a model on a collection; the run folder then is a model for every other command.
 
     COLLECTION is a folder of pictures with text files of the same name, or a CSV, TSV, JSONL or JSON table.
@@ -73,13 +73,13 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 
     overrides = [(_SETTING_OF_OPTION[name], value) for name, value in options.items()
                  if value is not None and not (name == "device" and value == "auto")]
+    overrides += [(f"data.{name}", value) for name, value in asdict(reading).items() if value]
     overrides += [config.parse_setting(text) for text in settings]
     if resume:
         chosen = _resumed_config(output / CONFIG, config_file, overrides)
     else:
         chosen = config.load_config(config_file, overrides)
-    found = read(collection, chosen.data.image_column, chosen.data.caption_column, chosen.data.format,
-                  chosen.data.hidden)
+    found = read(collection, chosen.data.reading)
     summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
     if not first_process():
         return
@@ -100,8 +100,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 
 _SETTING_OF_OPTION = {
     "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
-    "context_length": "model.context_length", "image_column": "data.image_column",
-    "caption_column": "data.caption_column", "format": "data.format", "hidden": "data.hidden",
+    "context_length": "model.context_length",
     "resize": "model.resize", "long_text": "model.long_text", "max_pixels": "data.max_pixels",
     "objective": "train.objective",
     "gamma": "train.gamma", "late_interaction": "train.late_interaction",

@@ -246,7 +246,7 @@ def _optional_list(file: Path) -> list[Any]:
 def _stems(source: Source) -> Mapping[str, list[str]]:
     """The pictures below the file's folder by their stem, as paths relative to it."""
     files: dict[str, list[str]] = {}
-    for image in find_images(source.folder, hidden=source.hidden):
+    for image in find_images(source.folder, hidden=source.reading.hidden):
         files.setdefault(image.stem, []).append(os.path.relpath(image, source.folder))
     return files
 

@@ -95,13 +95,14 @@ def read_imagefolder(source: Source) -> Rows:
     if not files:
         raise CollectionError(f"{source.path} holds no metadata.jsonl, .csv or .parquet with a column file_name; "
                               "choose another --format")
+    reading = replace(source.reading, image_column="file_name")
     before = number = 0
     for file in files:
         before += number
         number = 0
         inside = file.parent.relative_to(source.path).as_posix()
         split = normal_split(inside.split("/")[0]) if inside != "." else None
-        for number, row in _METADATA[file.name](replace(source, path=file, image_column="file_name", notes=[])):
+        for number, row in _METADATA[file.name](replace(source, path=file, reading=reading, notes=[])):
             if isinstance(row, Skipped):
                 yield before + number, replace(row, row=before + number)
                 continue
@@ -117,7 +118,7 @@ def _metadata_files(source: Source) -> list[Path]:
     if not source.path.is_dir():
         return []
     places = [source.path, *(source.path / name for name in source.names
-                             if (source.hidden or not name.startswith(".")) and (source.path / name).is_dir())]
+                             if (source.reading.hidden or not name.startswith(".")) and (source.path / name).is_dir())]
     found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
     files = [file for file in found if file is not None]
     return files[:1] if files and files[0].parent == source.path else files
@@ -144,7 +145,7 @@ def read_twins(source: Source) -> Rows:
     if twins is None:
         raise CollectionError(f"{source.path} has no folders image/ and caption/; choose another --format")
     number = 0
-    for found in Source(source.path / twins[0], hidden=source.hidden).pictures:
+    for found in Source(source.path / twins[0], source.reading).pictures:
         if isinstance(found, Skipped):
             yield number, found
             continue

@@ -17,6 +17,7 @@ from densecap_search.collection.rows import make_records
 from densecap_search.collection.source import Rows, Source
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import find_images
+from densecap_search.config import BY_CONTENT, Reading
 from densecap_search.errors import CollectionError
 
 __all__ = ["READERS", "Format", "decode", "find_images", "read_collection", "recognise"]
@@ -61,21 +62,17 @@ READERS: Mapping[str, Format] = {
 _OTHER_NAMES = {"tsv": "csv", "twins": "urban1k", "narratives": "localized-narratives", "structxlip": "goal"}
 
 
-def read_collection(
-    path: Path, *, image_column: str | None = None, caption_column: str | None = None, format: str | None = None,
-    hidden: bool = False,
-) -> Collection:
-    """Read a folder of pictures or a file that names them; which format it is its content says, or ``format``.
+def read_collection(path: Path, reading: Reading = BY_CONTENT) -> Collection:
+    """Read a folder of pictures or a file that names them; which format it is its content says, or ``reading``.
 
     Relative picture paths are looked up beside the table. Rows of one picture become one record, their
     captions in the order of the rows. Rows that cannot be used are in ``skipped``, with the reason.
-    hidden: also pictures whose name, or folder's name, begins with a dot, and in the folders that systems add.
     """
     path = path.expanduser()
     if not path.exists():
         raise CollectionError(f"{path} does not exist; give a folder of pictures or a CSV, TSV, JSONL or JSON table")
-    source = Source(path, image_column, hidden)
-    kind, reason = (_known(format), "as asked for") if format else recognise(source)
+    source = Source(path, reading)
+    kind, reason = (_known(reading.format), "as asked for") if reading.format else recognise(source)
     if path.is_dir() and READERS[kind].read.__module__ == tables.__name__:
         raise CollectionError(f"{path} is a folder, and {kind} is a format of files; choose another --format")
     try:
@@ -83,7 +80,7 @@ def read_collection(
     except OSError as error:
         raise CollectionError(f"cannot read {path}: {error.strerror or error}") from error
     places = [source.folder, *(source.folder / name for name in READERS[kind].image_folders)]
-    records, skipped = make_records(rows, path, places, image_column, caption_column)
+    records, skipped = make_records(rows, path, places, reading)
     whole = path.resolve()
     name = whole.name if whole.is_dir() else f"{whole.parent.name}/{whole.name}"
     return Collection(name, tuple(records), tuple(skipped), kind, "; ".join([reason, *source.notes]))

@@ -13,6 +13,7 @@ from typing import Any
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.collection.source import Row
 from densecap_search.collection.splits import normal_split
+from densecap_search.config import Reading
 from densecap_search.errors import CollectionError
 
 IMAGE_COLUMNS = ("image", "filename", "file_name", "filepath", "path", "original_filename", "image_file")
@@ -36,13 +37,13 @@ def matches(name: str, words: Sequence[str | None]) -> bool:
 
 def make_records(
     rows: Sequence[tuple[int, Row | Skipped]], path: Path, folders: Sequence[Path],
-    image_column: str | None, caption_column: str | None,
+    reading: Reading,
 ) -> tuple[list[Record], list[Skipped]]:
     """Records in the order of their first rows, and what was left out.
 
     folders: where relative picture paths are looked up, in turn, the table's own first.
     """
-    columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, image_column, caption_column)
+    columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, reading)
     places = [os.path.abspath(folder) for folder in folders]
     skipped: list[Skipped] = []
     records: dict[Path, Record] = {}
@@ -57,11 +58,12 @@ def make_records(
     return list(records.values()), skipped
 
 
-def _columns(rows: Sequence[Row], path: Path, image_column: str | None, caption_column: str | None) -> _Columns:
+def _columns(rows: Sequence[Row], path: Path, reading: Reading) -> _Columns:
     found = list(dict.fromkeys(key for row in rows for key in row))
-    image = _named(found, image_column, "--image-column", path) or _first(found, IMAGE_COLUMNS)
-    named = _named(found, caption_column, "--caption-column", path)
-    captions = [named] if named else [name for word in CAPTION_COLUMNS if (name := _first(found, (word,))) is not None]
+    image = _named(found, reading.image_column, "--image-column", path) or _first(found, IMAGE_COLUMNS)
+    named = [_named(found, name, "--caption-column", path) for name in reading.caption_column]
+    known = [_first(found, (word,)) for word in CAPTION_COLUMNS]
+    captions = [name for name in (named or known) if name is not None]
     if rows and image is None:
         raise CollectionError(
             f"{path}: no column names the pictures; columns found: {', '.join(map(str, found)) or 'none'}; "

@@ -13,6 +13,7 @@ from typing import Any
 from densecap_search.collection.records import Skipped
 from densecap_search.collection.text_files import decode, text_lines, utf_16
 from densecap_search.collection.walk import pair_side_files, walk
+from densecap_search.config import BY_CONTENT, Reading
 from densecap_search.errors import CollectionError
 
 Row = Mapping[str, Any]
@@ -27,8 +28,7 @@ class Source:
     """A folder or a file that is to become a collection. notes: what a reader wants said about how it read."""
 
     path: Path
-    image_column: str | None = None
-    hidden: bool = False
+    reading: Reading = BY_CONTENT
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -100,7 +100,7 @@ class Source:
         return []
 
     def _pictures(self) -> Iterator[tuple[Path, Path | None] | Skipped]:
-        for found in walk(self.path, hidden=self.hidden):
+        for found in walk(self.path, hidden=self.reading.hidden):
             if isinstance(found, Skipped):
                 yield found
                 continue

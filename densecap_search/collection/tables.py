@@ -25,19 +25,19 @@ def is_csv(source: Source) -> str | None:
     """Every other file: the first line then says whether it is one."""
     if source.path.is_dir():
         return None
-    return f"a table whose cells are set apart by {_DELIMITERS[_delimiter(source.text, source.image_column)]}"
+    return f"a table whose cells are set apart by {_DELIMITERS[_delimiter(source.text, source.reading.image_column)]}"
 
 
 def read_csv(source: Source) -> Rows:
     """Comma, semicolon, tab or pipe; with or without a header; quoted as CSV is."""
-    delimiter = _delimiter(source.text, source.image_column)
+    delimiter = _delimiter(source.text, source.reading.image_column)
     header: list[str] | None = None
     number = 0
     for cells in _cells(_Lines(source.path), delimiter):
         if not cells:
             continue
         if header is None:
-            header = _header(cells, source.image_column)
+            header = _header(cells, source.reading.image_column)
             if header is not cells:  # no header: the first line is data
                 number += 1
                 yield number, dict(zip(header, cells, strict=True))

@@ -64,7 +64,7 @@ def read_webdataset(source: Source) -> Rows:
 def _shards(source: Source) -> list[Path]:
     if source.path.is_dir():
         return [source.path / name for name in source.names
-                if name.lower().endswith(_SUFFIXES) and (source.hidden or not name.startswith("."))
+                if name.lower().endswith(_SUFFIXES) and (source.reading.hidden or not name.startswith("."))
                 and (source.path / name).is_file()]
     is_tar = source.start[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC) or source.path.name.lower().endswith(_SUFFIXES)
     return [source.path] if is_tar else []

@@ -10,6 +10,7 @@ from PIL import Image
 
 from densecap_search.collection.embedded import embedded_caption
 from densecap_search.collection.readers import read_collection
+from densecap_search.config import Reading
 
 TEXT = "Müller-Straße, café"
 JAPANESE = "東京の駅"
@@ -139,6 +140,6 @@ def test_text_files_go_before_captions_in_the_files_unless_these_are_asked_for(t
     assert found.format_reason == "pictures without text files beside them; 2 of 2 hold a caption in the file"
     (tmp_path / "a.txt").write_text("beside it")
     assert [record.captions for record in read_collection(tmp_path).records] == [("beside it",), ()]
-    forced = read_collection(tmp_path, format="embedded")
+    forced = read_collection(tmp_path, Reading(format="embedded"))
     assert [record.captions for record in forced.records] == [("in the file",), ("in the other file",)]
 

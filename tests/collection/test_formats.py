@@ -27,6 +27,7 @@ from densecap_search.collection.export import export_collection
 from densecap_search.collection.images import open_image
 from densecap_search.collection.readers import READERS, read_collection
 from densecap_search.collection.records import Collection, Skipped
+from densecap_search.config import Reading
 from densecap_search.errors import CollectionError, MissingPackage
 from densecap_search.files import cache_folder
 
@@ -56,7 +57,7 @@ def test_every_format_is_told_by_its_content(name: str, tmp_path: Path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_format_can_be_asked_for(name: str, tmp_path: Path):
     path, expected = LAYOUTS[name](tmp_path / "in")
-    found = read_collection(path, format=name)
+    found = read_collection(path, Reading(format=name))
     assert (found.format_reason.split(";")[0], len(found)) == ("as asked for", len(expected))
 
 
@@ -81,7 +82,7 @@ def test_every_format_survives_export_and_import(name: str, output: str, tmp_pat
 def test_a_wrong_format_is_refused_with_a_sentence_or_skips_every_row(name: str, path_kind: str, tmp_path: Path):
     path = lay_imagefolder(tmp_path / "f")[0] if path_kind == "folder" else lay_jsonl(tmp_path / "j")[0]
     try:
-        found = read_collection(path, format=name)
+        found = read_collection(path, Reading(format=name))
     except CollectionError as error:
         refusal, rows = str(error), []
     else:
@@ -93,7 +94,7 @@ def test_a_wrong_format_is_refused_with_a_sentence_or_skips_every_row(name: str,
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):
     with pytest.raises(CollectionError, match=r"unknown format 'yolo'; known formats: parquet, webdataset, .*, csv"):
-        read_collection(tmp_path, format="yolo")
+        read_collection(tmp_path, Reading(format="yolo"))
 
 
 def test_a_missing_parquet_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -135,8 +136,8 @@ def test_docci_keeps_its_four_splits_apart(tmp_path: Path):
 def test_dci_says_which_caption_and_whose_splits(tmp_path: Path):
     path, _ = lay_dci(tmp_path)
     assert "the caption is extra_caption; splits from splits.json (Meta's" in read_collection(path).format_reason
-    assert captions_of(read_collection(path, caption_column="mask_captions"))["photos/sa_1.jpg"] == ("a mask of 1",)
-    assert captions_of(read_collection(path, caption_column="full_caption")) == {
+    assert captions_of(read_collection(path, Reading(caption_column=("mask_captions",))))["photos/sa_1.jpg"] == ("a mask of 1",)
+    assert captions_of(read_collection(path, Reading(caption_column=("full_caption",)))) == {
         "photos/sa_1.jpg": ("short 1\nlong one",), "photos/sa_2.jpg": ("short 2",)}
     (path / "splits.json").unlink()
     found = read_collection(path / "annotations")
@@ -163,7 +164,7 @@ def test_metadata_beside_pictures_goes_before_text_files(tmp_path: Path):
     (tmp_path / "1.txt").write_text("from the text file")
     (tmp_path / "metadata.csv").write_text("file_name,text\n1.jpg,from the metadata\n")
     assert captions_of(read_collection(tmp_path)) == {"1.jpg": ("from the metadata",)}
-    assert captions_of(read_collection(tmp_path, format="folder")) == {"1.jpg": ("from the text file",)}
+    assert captions_of(read_collection(tmp_path, Reading(format="folder"))) == {"1.jpg": ("from the text file",)}
 
 
 def test_pictures_in_shards_are_files_that_open(tmp_path: Path):
@@ -274,6 +275,6 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         return scandir(place)
 
     monkeypatch.setattr(os, "scandir", refusing)
-    found = read_collection(tmp_path, format="folder")
+    found = read_collection(tmp_path, Reading(format="folder"))
     assert [record.image_id for record in found.records] == ["ok/1.jpg"]
     assert found.skipped == (Skipped(str(tmp_path / "shut"), "cannot read this folder: Permission denied"),)

@@ -8,6 +8,7 @@ from PIL import Image
 
 from densecap_search.collection.export import export_jsonl
 from densecap_search.collection.readers import decode, read_collection
+from densecap_search.config import Reading
 from densecap_search.errors import CollectionError
 
 HARD_CAPTIONS = (
@@ -62,10 +63,10 @@ def test_a_typo_in_the_header_lists_the_columns_and_the_option(tmp_path: Path):
 def test_columns_can_be_named(tmp_path: Path):
     make_images(tmp_path, "1.jpg")
     (tmp_path / "t.csv").write_text("bild,beschreibung,caption\n1.jpg,eins,one\n")
-    found = read_collection(tmp_path / "t.csv", image_column="bild", caption_column="Beschreibung")
+    found = read_collection(tmp_path / "t.csv", Reading(image_column="bild", caption_column=("Beschreibung",)))
     assert captions_of(found) == {"1.jpg": ("eins",)}
     with pytest.raises(CollectionError, match="--caption-column nope is not there; columns found: bild"):
-        read_collection(tmp_path / "t.csv", image_column="bild", caption_column="nope")
+        read_collection(tmp_path / "t.csv", Reading(image_column="bild", caption_column=("nope",)))
 
 
 def test_rows_of_one_picture_become_one_record_with_all_captions(tmp_path: Path):
@@ -80,7 +81,7 @@ def test_caption_wins_over_captions_unless_captions_is_asked_for(tmp_path: Path)
     make_images(tmp_path, "1.jpg")
     (tmp_path / "t.jsonl").write_text(json.dumps({"image": "1.jpg", "caption": "joined", "captions": ["a", "b"]}))
     assert captions_of(read_collection(tmp_path / "t.jsonl")) == {"1.jpg": ("joined",)}
-    assert captions_of(read_collection(tmp_path / "t.jsonl", caption_column="captions")) == {"1.jpg": ("a", "b")}
+    assert captions_of(read_collection(tmp_path / "t.jsonl", Reading(caption_column=("captions",)))) == {"1.jpg": ("a", "b")}
 
 
 @pytest.mark.parametrize(("image_key", "caption_key"), [

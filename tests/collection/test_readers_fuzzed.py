@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from densecap_search.collection.readers import READERS, decode, read_collection
+from densecap_search.config import Reading
 from densecap_search.errors import DensecapError
 
 NAMES = ("1.jpg", "2.jpg", "sub/3.png")
@@ -41,7 +42,7 @@ FOLDER = folder_with_pictures()
 def rows_named(path: Path, format: str | None = None) -> list[int] | None:
     """Every input row that a record or a skip names; None where the table was refused with a sentence."""
     try:
-        found = read_collection(path, format=format)
+        found = read_collection(path, Reading(format=format))
     except DensecapError:
         return None
     return sorted([row for record in found.records for row in record.rows] + [skip.row or 0 for skip in found.skipped])

@@ -17,6 +17,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import find_images
+from densecap_search.config import Reading
 from densecap_search.errors import CollectionError
 
 
@@ -140,7 +141,7 @@ def test_b10_what_systems_leave_between_photographs_is_left_out_unless_asked_for
     found = read_collection(tmp_path)
     assert [record.image_id for record in found.records] == ["a.jpg", "@home/b.jpg"]
     assert found.skipped == ()
-    everything = read_collection(tmp_path, hidden=True)
+    everything = read_collection(tmp_path, Reading(hidden=True))
     assert {record.image_id for record in everything.records} == {"a.jpg", "@home/b.jpg", *B10}
 
 
