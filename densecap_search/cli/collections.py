@@ -36,15 +36,16 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     densecap inspect table.csv --model starter --report table.html
     densecap inspect table.csv --model starter --batch-size 16 --logit-scale 100 --no-pictures
     """
-    from densecap_search.inspection import inspect
-    from densecap_search.inspection.geometry import look_at_captions
-    from densecap_search.inspection.page import inspection_page
-    from densecap_search.inspection.pictures import look_at_pictures
-
     talk = terminal_talk()
     if report is not None:
         check_writable(report.absolute().parent)
     found = read(collection, reading)
+
+    from densecap_search.inspection import inspect  # torch, matplotlib: not before all that is checked without them
+    from densecap_search.inspection.geometry import look_at_captions
+    from densecap_search.inspection.page import inspection_page
+    from densecap_search.inspection.pictures import look_at_pictures
+
     geometry = None
     files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model_name and found.captioned:

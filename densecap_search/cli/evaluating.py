@@ -9,6 +9,7 @@ import click
 
 from densecap_search import config
 from densecap_search.cli.options import (
+    check_index,
     collection_options,
     long_text_option,
     max_pixels_option,
@@ -53,21 +54,25 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
     densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
     """
-    from densecap_search.evaluation.per_query import write_per_query
-    from densecap_search.evaluation.report import write_report
-    from densecap_search.evaluation.slices import BUILT_IN
-    from densecap_search.workflows.evaluate import run_evaluation
-
     for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
         if path and path.suffix.lower() not in suffixes:
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
     models = [named_model(None, model_name, pretrained, arch, resize), *({"name": name} for name in against)]
+    found = read(collection, reading)
+    retained = read(retain) if retain else None
+    if index_folder is not None:
+        check_index(index_folder)
+
+    from densecap_search.evaluation.per_query import write_per_query  # torch: not before all that is checked without
+    from densecap_search.evaluation.report import write_report
+    from densecap_search.evaluation.slices import BUILT_IN
+    from densecap_search.workflows.evaluate import run_evaluation
+
     outcome = run_evaluation(
-        read(collection, reading), models, device=device, precision=precision,
+        found, models, device=device, precision=precision,
         splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
-        talk=terminal_talk(),
-        retain=read(retain) if retain else None,
+        talk=terminal_talk(), retain=retained,
     )
     tell_skipped(outcome.reports[0].skipped)
     if report:

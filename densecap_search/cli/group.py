@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from densecap_search import __version__
+from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.errors import DensecapError
 
 
@@ -46,3 +47,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # redirected on Windows, it may not know the arrow in text→image
             stream.reconfigure(errors="replace")
+    keep_freed_memory()

@@ -82,12 +82,20 @@ def read(path: Path, reading: config.Reading = config.BY_CONTENT) -> Collection:
     return found
 
 
+def check_index(folder: Path) -> None:
+    """Refuse a folder that holds no index, before anything is loaded to search it."""
+    from densecap_search.retrieval.index import is_index, load_index
+
+    if not is_index(folder):
+        load_index(folder)  # says what is missing
+
+
 def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
            resize: str | None = None) -> dict[str, Any]:
     """The keywords of load_encoder; without --model those of the index that is being updated."""
-    from densecap_search.retrieval.index import is_index, load_index
-
     if name is None:
+        from densecap_search.retrieval.index import is_index, load_index
+
         if pretrained or arch or resize:
             raise ConfigError("--pretrained, --arch and --resize go with --model")
         if index_folder is not None and is_index(index_folder):

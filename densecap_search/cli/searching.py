@@ -10,6 +10,7 @@ import click
 
 from densecap_search import config
 from densecap_search.cli.options import (
+    check_index,
     collection_options,
     long_text_option,
     max_pixels_option,
@@ -46,14 +47,16 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
     """
     from densecap_search.files import check_writable
-    from densecap_search.model.sources import load_encoder
+
+    talk = terminal_talk()
+    model = named_model(output, model_name, pretrained, arch, resize)
+    found = read(collection, reading)
+    check_writable(output)
+
+    from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
     from densecap_search.retrieval.update import encode_share, update_index
     from densecap_search.training.distributed import joined
 
-    talk = terminal_talk()
-    found = read(collection, reading)
-    model = named_model(output, model_name, pretrained, arch, resize)
-    check_writable(output)
     encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)
     talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
@@ -96,18 +99,20 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
     densecap search indexes/mine --queries captions.txt -k 50 --output hits.csv
     densecap search indexes/mine --image photo.jpg
     """
-    from densecap_search.retrieval.searcher import open_searcher
-
     if sum(value is not None for value in (caption, image, queries)) != 1:
         raise click.UsageError("give one of: a caption, --image FILE, --queries FILE")
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
     model = named_model(None, model_name, pretrained, arch) if model_name else None
+    captions = [caption] if caption is not None else _read_queries(queries) if queries is not None else []
+    check_index(index_folder)
+
+    from densecap_search.retrieval.searcher import open_searcher  # torch: not before all that can be checked without
+
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if image is not None:
         results = [(str(image), searcher.by_image(image, k))]
     else:
-        captions = [caption] if caption is not None else _read_queries(queries)
         hits, truncation = searcher.by_captions(captions, k)
         if truncation.longer:
             click.echo(str(truncation), err=True)
@@ -124,10 +129,9 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
             print_hits(query, found, titled=len(results) > 1)
 
 
-def _read_queries(path: Path | None) -> list[str]:
+def _read_queries(path: Path) -> list[str]:
     from densecap_search.collection.text_files import decode
 
-    assert path is not None
     try:
         text = decode(path.read_bytes())
     except OSError as error:
@@ -162,10 +166,12 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     densecap serve indexes/mine
     densecap serve indexes/mine --host 0.0.0.0 --port 8080
     """
+    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    check_index(index_folder)
+
     from densecap_search.retrieval.searcher import open_searcher
     from densecap_search.ui.app import launch
 
-    model = named_model(None, model_name, pretrained, arch) if model_name else None
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
     app = launch(searcher, host=host, port=port)
     click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)

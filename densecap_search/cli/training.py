@@ -68,18 +68,20 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     Under torchrun all processes share the work:
     torchrun --nproc-per-node 4 -m densecap_search finetune table.csv --config configs/vit-b-16.yaml -o runs/b16
     """
-    from densecap_search.training.loop import CONFIG
-    from densecap_search.training.loop import finetune as run_finetune
-
     overrides = [(_SETTING_OF_OPTION[name], value) for name, value in options.items()
                  if value is not None and not (name == "device" and value == "auto")]
     overrides += [(f"data.{name}", value) for name, value in asdict(reading).items() if value]
     overrides += [config.parse_setting(text) for text in settings]
     if resume:
+        from densecap_search.training.loop import CONFIG
+
         chosen = _resumed_config(output / CONFIG, config_file, overrides)
     else:
         chosen = config.load_config(config_file, overrides)
     found = read(collection, chosen.data.reading)
+
+    from densecap_search.training.loop import finetune as run_finetune  # torch: not before all that is checked without
+
     summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
     if not first_process():
         return

@@ -24,8 +24,7 @@ from densecap_search.embedding.content import ahead
 from densecap_search.errors import ModelError
 from densecap_search.files import cache_folder, hash_text
 from densecap_search.model.encoder import DualEncoder, Tower
-from densecap_search.model.segments import Ints, mean_of
-from densecap_search.model.window import Truncation
+from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.talk import SILENT, Talk
 
 IMAGE_BATCH = 32  # pictures in memory at once

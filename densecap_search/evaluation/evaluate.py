@@ -14,7 +14,7 @@ from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, sum
 from densecap_search.evaluation.pairs import Pairs, in_order
 from densecap_search.evaluation.slices import Parts, Slice, measure_parts, part_queries
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.window import Truncation
+from densecap_search.model.segments import Truncation
 from densecap_search.talk import SILENT, Talk
 
 Hashed = tuple[dict[str, str], list[Skipped]]

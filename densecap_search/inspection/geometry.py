@@ -20,8 +20,8 @@ from densecap_search.embedding.neighbours import near_vectors, nearest
 from densecap_search.embedding.towers import embed_texts, token_keys
 from densecap_search.inspection.duplicates import Near, near
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import Ints
-from densecap_search.model.window import Truncation, longest_window
+from densecap_search.model.segments import Ints, Truncation
+from densecap_search.model.window import longest_window
 from densecap_search.talk import SILENT, Talk
 
 SOLVED = 1e-3  # nats: below it a batch counts as solved

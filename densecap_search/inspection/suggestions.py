@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from densecap_search.collection.records import Record
 from densecap_search.config import DataConfig
 from densecap_search.inspection.geometry import LOGIT_SCALE, WINDOWS, Geometry, Prediction
-from densecap_search.model.window import Truncation
+from densecap_search.model.segments import Truncation
 
 CUT_AT_MOST = 5.0  # percent of the captions that a window may cut
 BATCHES_AN_EPOCH = 16  # at least so many: fewer steps an epoch teach little between two validations

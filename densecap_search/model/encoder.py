@@ -27,9 +27,8 @@ from densecap_search.model import window
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.folding import folded_state
 from densecap_search.model.heads import HeadSlot, head_slot
-from densecap_search.model.segments import Segments, split_text
+from densecap_search.model.segments import Segments, Truncation, split_text
 from densecap_search.model.tokens import forward_with_tokens, word_mask
-from densecap_search.model.window import Truncation
 
 Tower = Literal["image", "text"]
 

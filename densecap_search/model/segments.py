@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-
-from densecap_search.model.window import Truncation
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float32]
 Count = Callable[[Sequence[str]], Sequence[int]]  # texts → the tokens of each, with those that every text has around it
 # after . ! ? … and what closes a quotation or bracket, where white space follows; after 。！？ anywhere; at line ends
 _SENTENCE_END = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|(?<=[。！？])["'”’」』）]*|\n""")
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How many captions were longer than the window, and how much of them was lost; or into what they were split."""
+
+    captions: int
+    truncated: int
+    tokens: int  # in all captions
+    lost: int  # tokens beyond the window, in all captions
+    longest: int  # tokens of the longest caption
+    context_length: int
+    split: int = 0  # captions read in several segments, of which nothing is lost
+    segments: int = 0  # of those
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], context_length: int) -> Truncation:
+        """From the untruncated lengths in tokens, where captions are cut."""
+        lost = [max(0, length - context_length) for length in lengths]
+        return cls(
+            len(lengths), sum(1 for tokens in lost if tokens), sum(lengths), sum(lost),
+            max(lengths, default=0), context_length,
+        )
+
+    @classmethod
+    def of_split(cls, lengths: Sequence[int], context_length: int, counts: Sequence[int]) -> Truncation:
+        """From the lengths in tokens and the segments of each caption, where captions are split."""
+        several = [count for count in counts if count > 1]
+        whole = cls.of(lengths, context_length)
+        return replace(whole, truncated=0, lost=0, split=len(several), segments=sum(several))
+
+    @property
+    def longer(self) -> int:
+        """Captions longer than the window."""
+        return self.truncated + self.split
+
+    def __str__(self) -> str:
+        window = f"the window of {self.context_length} tokens"
+        if self.split:
+            return (f"{self.split} of {self.captions} captions are longer than {window} and were split into "
+                    f"{self.segments} segments; the longest has {self.longest}")
+        if not self.truncated:
+            return f"no caption is longer than {window} (the longest has {self.longest})"
+        return (
+            f"{self.truncated} of {self.captions} captions were cut to {window}: "
+            f"{100 * self.lost / self.tokens:.1f} % of all tokens lost, the longest caption has {self.longest}"
+        )
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,53 +14,6 @@ from densecap_search.errors import ModelError
 
 LONG_CONTEXT = 248  # the window that Long-CLIP and its followers stretch 77 to: 4·77 − 3·20
 KEPT_ROWS = 20  # positions that pre-training saw often enough to leave alone
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """How many captions were longer than the window, and how much of them was lost; or into what they were split."""
-
-    captions: int
-    truncated: int
-    tokens: int  # in all captions
-    lost: int  # tokens beyond the window, in all captions
-    longest: int  # tokens of the longest caption
-    context_length: int
-    split: int = 0  # captions read in several segments, of which nothing is lost
-    segments: int = 0  # of those
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], context_length: int) -> Truncation:
-        """From the untruncated lengths in tokens, where captions are cut."""
-        lost = [max(0, length - context_length) for length in lengths]
-        return cls(
-            len(lengths), sum(1 for tokens in lost if tokens), sum(lengths), sum(lost),
-            max(lengths, default=0), context_length,
-        )
-
-    @classmethod
-    def of_split(cls, lengths: Sequence[int], context_length: int, counts: Sequence[int]) -> Truncation:
-        """From the lengths in tokens and the segments of each caption, where captions are split."""
-        several = [count for count in counts if count > 1]
-        whole = cls.of(lengths, context_length)
-        return replace(whole, truncated=0, lost=0, split=len(several), segments=sum(several))
-
-    @property
-    def longer(self) -> int:
-        """Captions longer than the window."""
-        return self.truncated + self.split
-
-    def __str__(self) -> str:
-        window = f"the window of {self.context_length} tokens"
-        if self.split:
-            return (f"{self.split} of {self.captions} captions are longer than {window} and were split into "
-                    f"{self.segments} segments; the longest has {self.longest}")
-        if not self.truncated:
-            return f"no caption is longer than {window} (the longest has {self.longest})"
-        return (
-            f"{self.truncated} of {self.captions} captions were cut to {window}: "
-            f"{100 * self.lost / self.tokens:.1f} % of all tokens lost, the longest caption has {self.longest}"
-        )
 
 
 def stretch_positions(rows: Tensor, length: int) -> Tensor:

@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.towers import Embeddings
 from densecap_search.errors import IndexFolderError, IndexMismatch
 from densecap_search.files import hash_file, write_json, write_text
+
+if TYPE_CHECKING:
+    from densecap_search.embedding.towers import Embeddings
 
 FORMAT = 1
 CURRENT, FAISS, VECTORS, IMAGES, MANIFEST = "CURRENT", "index.faiss", "vectors.npy", "images.jsonl", "manifest.json"

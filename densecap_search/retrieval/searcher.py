@@ -15,9 +15,8 @@ from densecap_search.embedding.cache import Array
 from densecap_search.embedding.towers import check_finite, embed_queries
 from densecap_search.errors import DensecapError, IndexMismatch
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import best_of
+from densecap_search.model.segments import Truncation, best_of
 from densecap_search.model.sources import load_encoder
-from densecap_search.model.window import Truncation
 from densecap_search.retrieval.index import ImageIndex, load_index
 
 

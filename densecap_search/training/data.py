@@ -18,9 +18,8 @@ from densecap_search.embedding.towers import check_images, embed_texts, heads_of
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import Ints, mean_of
+from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.model.sources import RANDOM
-from densecap_search.model.window import Truncation
 from densecap_search.talk import Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import Processes

@@ -11,7 +11,7 @@ from densecap_search.collection.records import Record
 from densecap_search.inspection.duplicates import Near
 from densecap_search.inspection.geometry import Geometry, Histogram, Prediction
 from densecap_search.inspection.suggestions import count_training, suggest
-from densecap_search.model.window import Truncation
+from densecap_search.model.segments import Truncation
 
 EMPTY = Histogram((), ())
 

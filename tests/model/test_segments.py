@@ -14,9 +14,8 @@ from densecap_search.embedding.towers import embed_queries, embed_texts
 from densecap_search.errors import ConfigError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import best_of, mean_of, sentences, split_text
+from densecap_search.model.segments import Truncation, best_of, mean_of, sentences, split_text
 from densecap_search.model.sources import load_encoder
-from densecap_search.model.window import Truncation
 
 TINY = make_tiny()
 DENSE = " ".join(f"Sentence {number} speaks of a red bus, two trees and a dog." for number in range(53))  # 636 words

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from densecap_search.errors import ModelError
-from densecap_search.model.window import Truncation, set_context_length, stretch_positions
+from densecap_search.model.segments import Truncation
+from densecap_search.model.window import set_context_length, stretch_positions
 
 
 def long_clip_stretch(old: torch.Tensor) -> torch.Tensor:
