@@ -81,7 +81,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     if per_query:
         write_per_query(per_query, outcome.reports)
     if as_json:
-        for found in outcome.as_json():
-            click.echo(json.dumps(found, ensure_ascii=False))
+        for row in outcome.as_json():
+            click.echo(json.dumps(row, ensure_ascii=False))
         return
     print_outcome(outcome, sliced=slices)
