@@ -310,6 +310,8 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
         raise wrong
     if kind is int and isinstance(value, float) and not math.isfinite(value):
         raise wrong
+    if isinstance(value, list | dict | set | tuple):  # text can be made of anything
+        raise wrong
     try:
         converted = kind(value.strip() if isinstance(value, str) else value)
     except (TypeError, ValueError) as error:

@@ -28,8 +28,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def _no_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plots take longer than training a tiny model; the tests about them, and the slow ones, draw them."""
-    if "drawn" not in request.node.name and request.node.get_closest_marker("slow") is None:
+    """Plots take longer than training a tiny model; tests marked curves, and the slow ones, draw them."""
+    if not any(map(request.node.get_closest_marker, ("curves", "slow"))):
         monkeypatch.setattr("densecap_search.training.plots.draw_run", lambda run, log: None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import zlib
 from pathlib import Path
@@ -66,6 +67,14 @@ def make_photos(folder: Path) -> Path:
                 path = folder / f"{colour}-{place}-{shape}.png"
                 path.with_suffix(".txt").write_text(draw_photo(path, colour, place, shape), encoding="utf-8")
     return folder
+
+
+def free_port() -> int:
+    """A port that nobody listens on, of those that the system hands out; tests run in several processes at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def write_dng(path: Path, width: int, height: int) -> None:

@@ -22,6 +22,12 @@ def test_settings_survive_their_yaml(tmp_path: Path):
     assert yaml.safe_load(to_yaml(found))["train"]["lr"] == 3e-5
 
 
+def test_a_name_that_yaml_reads_as_a_number_or_a_date_is_still_a_name(tmp_path: Path):
+    (tmp_path / "c.yaml").write_text("model: {name: 2024}\ndata: {image_column: 2024-05-01}\n")
+    found = load_config(tmp_path / "c.yaml")
+    assert (found.model.name, found.data.image_column) == ("2024", "2024-05-01")
+
+
 def test_what_was_left_open_follows_the_tune_mode():
     assert with_tune_defaults(load_config().train, "heads").batch_size == 128
     full = with_tune_defaults(load_config(overrides=[("train.lr", 7.0)]).train, "full")
@@ -54,6 +60,10 @@ def test_a_tune_mode_is_a_word_and_perhaps_a_number():
     ("train: {lr: .inf}", "train.lr must be 0 or more, not inf"),
     ("train: {seed: -1}", "train.seed must be from 0 to 2147483647, not -1"),
     ("data: {val_share: 0.6, test_share: 0.6}", "data.val_share and data.test_share together must be from 0 to 0.9, not 1.2"),
+    ("model: {name: [a, b]}", "model.name must be text, not ['a', 'b']"),
+    ("data: {image_column: {a: b}}", "data.image_column must be text, not {'a': 'b'}"),
+    ("train: {tune: [heads]}", "train.tune must be text, not ['heads']"),
+    ("train: {seed: [1]}", "train.seed must be a whole number, not [1]"),
     ("- a", "must hold sections (data, model, train), not a list"),
     ("a: [", "is not a YAML file"),
 ])

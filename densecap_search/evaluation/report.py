@@ -152,8 +152,8 @@ def _slices(reports: Sequence[Report], names: Sequence[str], drawn: bool) -> Ite
                 cells = [shown(metric, figures[metric]) if figures else "–" for metric in ("R@1", "R@10", "MRR")]
                 rows.append((each.by, each.label, name, str(each.queries[direction]), *cells))
         text = ("Queries taken apart; each is ranked in the whole gallery. words: length of the caption; truncated: "
-                "whether the window cut it; hardness: cosine, under the first model, with the most similar caption of "
-                "another picture. The 95 % intervals in brackets overlap widely where a slice is small.")
+                "whether it is longer than the window; hardness: cosine, under the first model, with the most similar "
+                "caption of another picture. The 95 % intervals in brackets overlap widely where a slice is small.")
         plots = (charts.slice_bars(parts, direction, label),) if drawn else ()
         yield Section(f"Slices, {label}", (text,), ("slice", "queries that are", "model", "queries", "R@1", "R@10",
                                                     "MRR"), tuple(rows), 3, plots)

@@ -1,4 +1,4 @@
-"""Queries in parts: by the length of the caption, by what the window cut, by how alike the captions are, by a column.
+"""Queries in parts: by length of the caption, by whether it fits the window, by how alike captions are, by a column.
 
 A part's queries are ranked in the whole gallery; only their figures are taken apart.
 """
@@ -102,10 +102,12 @@ def _words(encoder: DualEncoder, pairs: Pairs) -> tuple[Floats, Describe]:
 
 
 def _truncated(encoder: DualEncoder, pairs: Pairs) -> tuple[Floats, Describe]:
-    """Whether the caption is longer than the window."""
+    """Whether the caption is longer than the window, which then cuts it or has it in parts."""
     lengths = [length for start in range(0, len(pairs.captions), 1024)
                for length in encoder.tokenize(pairs.captions[start:start + 1024]).lengths]
-    whole, cut = (f"{word} by the window of {encoder.context_length} tokens" for word in ("read whole", "cut"))
+    window = f"the window of {encoder.context_length} tokens"
+    whole = f"read whole by {window}"
+    cut = f"cut by {window}" if encoder.spec.long_text == "cut" else f"split, longer than {window}"
 
     def describe(values: Floats) -> tuple[Labels, Labels]:
         return [whole, cut], [cut if value > 0 else whole for value in values]

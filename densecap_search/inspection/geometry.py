@@ -100,7 +100,9 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     captions = list(dict.fromkeys(caption for record in records for caption in record.captions))
     lengths, keys = token_keys(encoder, captions)
     length_of = dict(zip(captions, lengths, strict=True))
-    tokens = [length_of[caption] for record in records for caption in record.captions]
+    every = [caption for record in records for caption in record.captions]
+    tokens = [length_of[caption] for caption in every]
+    is_cut = encoder.spec.long_text == "cut"  # else captions beyond the window are split, and nothing is lost
     windows = tuple(Truncation.of(tokens, window) for window in WINDOWS)
     groups = np.array(group_numbers(records), dtype=np.int64)
     rows = np.flatnonzero(groups == np.arange(len(groups)))  # one of each group
@@ -113,9 +115,11 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     predictions = tuple(predict(vectors, size, scale) for scale in scales for size in sizes)
     solved = _asked(vectors, batch_size, logit_scale)
     return Geometry(
-        model=model, truncation=Truncation.of(tokens, encoder.context_length),
+        model=model,
+        truncation=Truncation.of(tokens, encoder.context_length) if is_cut else encoder.segments(every).truncation,
         windows=windows, tokens=percentiles(tokens, (5, 50, 95, 100)), lengths=histogram(tokens),
-        longest_window=longest_window(encoder.model.text), same_when_cut=_same_when_cut(lengths, keys, encoder),
+        longest_window=longest_window(encoder.model.text),
+        same_when_cut=_same_when_cut(lengths, keys, encoder.context_length) if is_cut else 0,
         mean=_mean(pairs), deviation=float(pairs.std()) if len(pairs) else math.nan,
         similarity=percentiles(pairs, PERCENTILES), centred=percentiles(centred, PERCENTILES),
         shares={f"{share:g}": 100 * _mean(pairs >= share) for share in SHARES},
@@ -174,12 +178,12 @@ def histogram(values: Sequence[float] | Array, bins: int = 40) -> Histogram:
     return Histogram(tuple(float(edge) for edge in edges), tuple(int(count) for count in counts))
 
 
-def _same_when_cut(lengths: Sequence[int], keys: Sequence[bytes], encoder: DualEncoder) -> int:
+def _same_when_cut(lengths: Sequence[int], keys: Sequence[bytes], window: int) -> int:
     """How many of different captions have the tokens of another within the window, because one of them is cut."""
     groups: dict[bytes, list[int]] = {}
     for length, key in zip(lengths, keys, strict=True):
         groups.setdefault(key, []).append(length)
-    return sum(len(group) - 1 for group in groups.values() if max(group) > encoder.context_length)
+    return sum(len(group) - 1 for group in groups.values() if max(group) > window)
 
 
 def _asked(vectors: Array, batch_size: int, logit_scale: float) -> float:

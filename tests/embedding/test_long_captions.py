@@ -101,10 +101,14 @@ def test_evaluation_treats_long_captions_as_search_does(photos: Path, searchers:
     for path in photos.glob("*.txt"):
         path.write_text(f"{path.read_text()} {LONG} {path.read_text()}")
     records = read_collection(photos).records
-    report = evaluate(treated(treatment), records, model="tiny", collection="photos", splits=["all"])
+    report = evaluate(treated(treatment), records, model="tiny", collection="photos", splits=["all"],
+                      slices=["truncated"])
     hits, truncation = searchers[treatment].by_captions([record.captions[0] for record in records], 24)
     first = [found[0].image_id == record.image_id for found, record in zip(hits, records, strict=True)]
     assert report.text_to_image.figures["R@1"].value == pytest.approx(100 * np.mean(first))
     assert report.truncation == truncation
     assert report.truncation.longer == 24
     assert (report.truncation.segments > 24 * 4) is (treatment != "cut")
+    word = "cut by" if treatment == "cut" else "split, longer than"
+    assert [(part.label, part.queries["text_to_image"]) for part in report.slices] == [
+        ("read whole by the window of 77 tokens", 0), (f"{word} the window of 77 tokens", 24)]

@@ -60,6 +60,18 @@ def test_the_share_of_captions_and_text_that_each_window_cuts_is_counted_in_the_
     assert sum(found.lengths.counts) == 24
 
 
+def test_a_model_that_splits_long_captions_cuts_none(collection):
+    long = "A red ball lies on the left. " * 20  # 141 tokens, in windows of 77
+    records = [replace(record, captions=(f"{long}{record.captions[0]}",)) for record in collection.records]
+    cuts, splits = make_tiny(77), make_tiny(77)
+    splits = DualEncoder(splits.model, replace(splits.spec, long_text="mean"), splits.tokenizer)
+    cut, split = (look_at_captions(replace(collection, records=tuple(records)), encoder, model="tiny", batch_size=4, logit_scale=1.0)
+                  for encoder in (cuts, splits))
+    assert (cut.truncation.truncated, cut.truncation.split, cut.same_when_cut) == (24, 0, 23)
+    assert (split.truncation.truncated, split.truncation.lost, split.truncation.split, split.same_when_cut) == (0, 0, 24, 0)
+    assert split.truncation.captions == 24
+
+
 def test_captions_that_differ_only_beyond_the_window_are_the_same_to_the_model(collection, tiny: DualEncoder):
     long = " ".join(["house"] * 300)
     changed = [replace(record, captions=(f"{long} {end}",)) for record, end in zip(collection.records, ("one", "two"), strict=False)]

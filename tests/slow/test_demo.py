@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import free_port
 
 from densecap_search.collection.readers import read_collection
 
 pytestmark = pytest.mark.slow
-PORT = 7898
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,9 @@ def test_the_next_command_that_it_prints_is_the_page(demo):
 def served(demo) -> Iterator[str]:
     """The page, served by the command that the demo prints."""
     folder, _ = demo
-    words = [sys.executable, "-m", "densecap_search", "serve", folder / "index", "--port", str(PORT)]
-    url = f"http://127.0.0.1:{PORT}"
+    port = free_port()
+    words = [sys.executable, "-m", "densecap_search", "serve", folder / "index", "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
         for _ in range(120):
             try:

@@ -285,6 +285,7 @@ def test_interpolation_is_chosen_on_val_and_on_what_must_be_kept(photos, collect
     assert json.loads((tmp_path / "run" / "interpolation.json").read_text())["alpha"] == curve.alpha
 
 
+@pytest.mark.curves
 def test_saturation_is_measured_every_few_steps_and_drawn(collection, tiny_run, tmp_path: Path):
     config = settings(tiny_run, diagnose=2, epochs=3, init_logit_scale=100.0)
     summary = finetune(collection, config, tmp_path / "run", talk=SILENT)

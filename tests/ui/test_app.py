@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from helpers import make_photos
+from helpers import free_port, make_photos
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.model.checkpoint import load_run
@@ -20,7 +20,6 @@ from densecap_search.retrieval.update import update_index
 from densecap_search.ui.app import run_search
 
 ROOT = Path(__file__).parents[2]
-PORT = 7897
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +33,18 @@ def searcher(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Search
 @pytest.fixture(scope="module")
 def page(searcher: Searcher) -> Iterator[str]:
     """``python app.py INDEX``, from another folder."""
-    words = [sys.executable, ROOT / "app.py", searcher.index.folder, "--port", str(PORT)]
+    port = free_port()
+    words = [sys.executable, ROOT / "app.py", searcher.index.folder, "--port", str(port)]
     with subprocess.Popen(words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         for _ in range(240):
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{PORT}", timeout=5).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).close()
                 break
             except OSError:
                 if server.poll() is not None:
                     pytest.fail(server.stderr.read() if server.stderr else "the server ended")
                 time.sleep(0.25)
-        yield f"http://127.0.0.1:{PORT}"
+        yield f"http://127.0.0.1:{port}"
         server.terminate()
 
 
