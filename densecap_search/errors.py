@@ -37,3 +37,7 @@ class IndexFolderError(DensecapError):
 
 class IndexMismatch(DensecapError):
     """An index and an encoder that do not belong together."""
+
+
+class FolderBusy(DensecapError):
+    """A folder that another process is writing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,13 @@ from typing import TypeVar
 
 Advance = Callable[[int], None]
 T = TypeVar("T")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text from outside as it may be shown: control characters (a terminal obeys them) and half characters (no stream
+    takes them) as visible escapes; line ends and tabs stay."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _say_nothing(sentence: str) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "densecap_search"
 # From the top down; a room may import what stands after it.
 ORDER = (("cli",), ("ui",), ("workflows",), ("experiments",), ("training",), ("evaluation", "inspection"), ("retrieval",),
-         ("embedding",), ("model",), ("pages",), ("collection", "scenes"), ("config", "errors", "files", "talk"))
+         ("embedding",), ("model",), ("pages",), ("collection", "scenes"), ("config", "errors", "files", "locks", "talk"))
 ONLY_IN = {
     "faiss": {"retrieval", "embedding/neighbours.py"},
     "gradio": {"ui/app.py"}, "pyarrow": {"collection/tables.py"},

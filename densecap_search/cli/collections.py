@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -10,7 +9,7 @@ import click
 from densecap_search.cli.options import collection_options, max_pixels_option, model_options, named_model, read
 from densecap_search.cli.terminal import print_inspection, terminal_talk
 from densecap_search.config import Reading
-from densecap_search.files import check_writable, write_text
+from densecap_search.files import check_writable, json_text, write_text
 
 
 @click.command("inspect")
@@ -58,7 +57,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
                                     talk=talk)
     inspection = inspect.inspect(found, files, geometry)
     if as_json:
-        click.echo(json.dumps(inspect.as_json(inspection), ensure_ascii=False))
+        click.echo(json_text(inspect.as_json(inspection)))
     else:
         print_inspection(inspection)
     if report is not None:

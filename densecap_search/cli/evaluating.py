@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -19,6 +18,7 @@ from densecap_search.cli.options import (
     resize_option,
 )
 from densecap_search.cli.terminal import print_outcome, tell_skipped, terminal_talk
+from densecap_search.files import json_text
 
 
 @click.command()
@@ -82,6 +82,6 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
         write_per_query(per_query, outcome.reports)
     if as_json:
         for row in outcome.as_json():
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(json_text(row))
         return
     print_outcome(outcome, sliced=slices)

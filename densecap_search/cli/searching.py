@@ -21,6 +21,7 @@ from densecap_search.cli.options import (
 )
 from densecap_search.cli.terminal import hit_rows, print_hits, tell_skipped, terminal_talk, write_hits
 from densecap_search.errors import ConfigError
+from densecap_search.files import json_text
 
 
 @click.command()
@@ -123,7 +124,7 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
         click.echo(f"{count} hits of {len(results)} queries written to {output}", err=True)
     if as_json:
         for row in hit_rows(results):
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(json_text(row))
     elif not output:
         for query, found in results:
             print_hits(query, found, titled=len(results) > 1)

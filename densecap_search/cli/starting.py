@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from densecap_search.cli.terminal import print_reports, print_table, terminal_talk
+from densecap_search.files import json_text
 
 
 @click.command()
@@ -48,7 +48,7 @@ def models(as_json: bool) -> None:
     rows = list_models()
     if as_json:
         for row in rows:
-            click.echo(json.dumps(asdict(row)))
+            click.echo(json_text(asdict(row)))
         return
     print_table(["model", "--pretrained", "on this machine"],
            [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import sys
 import time
@@ -16,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from densecap_search.files import write_text
+from densecap_search.files import csv_text, json_lines, write_text
 from densecap_search.talk import SILENT, Advance, Talk
 
 if TYPE_CHECKING:
@@ -155,13 +152,10 @@ def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str,
 def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
     rows = list(hit_rows(results))
     if path.suffix.lower() == ".jsonl":
-        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_text(path, json_lines(rows))
         return
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["query_number", "query", "rank", "score", "image_id", "image", "caption"])
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    header = ["query_number", "query", "rank", "score", "image_id", "image", "caption"]
+    write_text(path, csv_text(header, ([row[name] for name in header] for row in rows)))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

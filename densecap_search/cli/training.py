@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,7 @@ from densecap_search.cli.options import (
 )
 from densecap_search.cli.terminal import first_process, print_epochs, print_table, tell_skipped, terminal_talk
 from densecap_search.errors import ConfigError
+from densecap_search.files import json_text
 
 
 @click.command()
@@ -166,7 +166,7 @@ def run_experiments(config_file: Path, output: Path | None, places: tuple[str, .
     report.write_reports(found, rows, outcomes, folder)
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row.as_json(), ensure_ascii=False))
+            click.echo(json_text(row.as_json()))
         return
     for title, own in report.tables(rows).items():
         click.echo(f"\n{title}. Δ is against {found.baseline}. {report.warning_of(own)}")

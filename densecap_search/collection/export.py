@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import shutil
-import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -18,7 +14,7 @@ from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import SYSTEM_FOLDERS, is_picture
 from densecap_search.errors import CollectionError
-from densecap_search.files import atomic_file
+from densecap_search.files import atomic_file, csv_text, json_lines, temporary_folder, write_text
 
 _TAKEN = {"image", "file_name", "caption", "captions", "id", "split", "group", "burst"}
 _OTHER_FILES = (".json", ".jsonlines", ".tsv", ".txt", ".parquet", ".arrow", ".tar", ".zip", ".gz", ".xls", ".xlsx",
@@ -45,27 +41,20 @@ def export_jsonl(collection: Collection, path: Path) -> None:
     folder = Path(os.path.abspath(path.parent))
     with atomic_file(path) as file:
         for record in collection.records:
-            file.write(_json_line({"image": _relative(record.image, folder), **_row(record)}))
+            file.write(json_lines([{"image": _relative(record.image, folder), **_row(record)}]).encode())
 
 
 def export_csv(collection: Collection, path: Path) -> None:
-    """A row a caption, one row where there is none; quoted as RFC 4180 says, UTF-8. Numbers come back as text."""
+    """A row a caption, one row where there is none; quoted as RFC 4180 says, UTF-8. Numbers come back as text.
+
+    Half a character, which UTF-8 has no bytes for, is written as the three that our readers take it back from.
+    """
     folder = Path(os.path.abspath(path.parent))
     rows = [_row(record) for record in collection.records]
     names = dict.fromkeys(key for row in rows for key in row if key not in ("caption", "captions"))
-    with atomic_file(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        table = csv.writer(text, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-        table.writerow(["image", "caption", *names])
-        for record, row in zip(collection.records, rows, strict=True):
-            cells = [row.get(name, "") for name in names]
-            try:
-                for caption in record.captions or [""]:
-                    table.writerow([_relative(record.image, folder), caption, *cells])
-            except UnicodeEncodeError as error:
-                raise CollectionError(f"{record.image_id}: half a character (a lone surrogate) cannot go into CSV; "
-                                      "export to .jsonl") from error
-        text.detach()
+    lines = ([_relative(record.image, folder), caption, *(row.get(name, "") for name in names)]
+             for record, row in zip(collection.records, rows, strict=True) for caption in record.captions or [""])
+    write_text(path, csv_text(["image", "caption", *names], lines, quote_all=True))
 
 
 def export_folder(collection: Collection, path: Path) -> None:
@@ -76,21 +65,17 @@ def export_folder(collection: Collection, path: Path) -> None:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CollectionError(f"cannot export to {path}: it is not an empty folder; choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name[:80]}.", dir=path.parent))
-    try:
+    with temporary_folder(path.parent, path.name) as temporary:
         names = [_copy(record, name, temporary) for record, name in zip(
             collection.records, _file_names(collection.records), strict=True)]
         if not _reads_as(collection, temporary):
             with (temporary / "metadata.jsonl").open("wb") as file:
                 for record, name in zip(collection.records, names, strict=True):
-                    file.write(_json_line({"file_name": name, **_row(record)}))
+                    file.write(json_lines([{"file_name": name, **_row(record)}]).encode())
         temporary.chmod(0o755)
         if path.exists():
             path.rmdir()
         temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _copy(record: Record, name: str, folder: Path) -> str:
@@ -99,7 +84,7 @@ def _copy(record: Record, name: str, folder: Path) -> str:
     shutil.copyfile(record.image, target)
     side = target.with_suffix(".txt")
     if len(record.captions) == 1 and not side.exists():
-        data = (record.captions[0] + "\n").encode("utf-8", "replace")
+        data = (record.captions[0] + "\n").encode("utf-8", "surrogatepass")
         if decode(data).removesuffix("\n") == record.captions[0]:
             side.write_bytes(data)
     return name
@@ -152,13 +137,6 @@ def _row(record: Record) -> dict[str, Any]:
         # a column called like one of ours (a second `text`, say) would be read back as that
         **{key: value for key, value in record.columns.items() if key.strip().lower() not in _TAKEN},
     }
-
-
-def _json_line(row: dict[str, Any]) -> bytes:
-    try:
-        return (json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8")
-    except UnicodeEncodeError:  # half a character, from JSON or from a file name that is not UTF-8
-        return (json.dumps(row) + "\n").encode("ascii")
 
 
 def _relative(image: Path, folder: Path) -> str:

@@ -18,9 +18,17 @@ def decode(data: bytes) -> str:
 
 
 def utf_8_or_cp1252(data: bytes) -> str:
-    """UTF-8 where it is that; letters with accents in Windows-1252 or Latin-1 practically never are."""
+    """UTF-8 where it is that; letters with accents in Windows-1252 or Latin-1 practically never are.
+
+    Half characters (three bytes each, as programs write them that think in UTF-16, and as we do) are taken too, and two
+    that are halves of one are that one.
+    """
     try:
         return data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    try:
+        return data.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     except UnicodeDecodeError:
         return data.decode("cp1252", "replace")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from densecap_search.collection.source import Row, Rows, Source, parse_json
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
-from densecap_search.files import cache_folder, hash_file
+from densecap_search.files import cache_folder, hash_file, json_lines, temporary_folder
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _TEXT_BYTES = 1 << 26  # of a caption or its JSON: more is no caption
@@ -76,16 +75,12 @@ def _unpacked(shard: Path) -> Path:
         folder = cache_folder() / "webdataset" / hash_file(shard)
         if (folder / _ROWS).is_file():
             return folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix="unpacking-", dir=folder.parent))
-        try:
+        with temporary_folder(folder.parent, "unpacking") as temporary:
             with (temporary / _ROWS).open("w", encoding="utf-8") as rows:
                 for row in _take_out(shard, temporary):
-                    rows.write(json.dumps(row) + "\n")
+                    rows.write(json_lines([row]))
             if not folder.exists():  # another process may have been first
                 temporary.rename(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         return folder
     except OSError as error:
         raise CollectionError(f"cannot take the pictures out of {shard}: {error.strerror or error}; they go to "

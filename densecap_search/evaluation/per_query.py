@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 
 from densecap_search.evaluation.evaluate import Report
 from densecap_search.evaluation.pairs import Pairs
-from densecap_search.files import write_text
+from densecap_search.files import csv_text, write_text
 
 
 def per_query_rows(reports: Sequence[Report]) -> Iterator[dict[str, Any]]:
@@ -39,12 +37,8 @@ def per_query_rows(reports: Sequence[Report]) -> Iterator[dict[str, Any]]:
 
 def write_per_query(path: Path, reports: Sequence[Report]) -> None:
     """A CSV file of :func:`per_query_rows`, in one step."""
-    text = io.StringIO(newline="")
     rows = list(per_query_rows(reports))
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(list(rows[0]), (list(row.values()) for row in rows)))
 
 
 def _names(pairs: Pairs, direction: str, query: int, first: int) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ from densecap_search.embedding.content import hash_images
 from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import Direction, Hashed, evaluate
 from densecap_search.experiments.plan import BEFORE, START, Experiment, PlannedRun, Scenes
-from densecap_search.files import check_writable, hash_text, write_json
+from densecap_search.files import check_writable, hash_text, json_text, write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import RANDOM, load_encoder
@@ -85,7 +85,7 @@ def _hold(experiment: Experiment, runs: Sequence[PlannedRun], folder: Path) -> N
     """Write what the folder is for, or refuse a folder that is for something else."""
     collections = {name: asdict(made) if isinstance(made, Scenes) else made
                    for name, made in experiment.collections.items()}
-    plan = json.loads(json.dumps({
+    plan = json.loads(json_text({
         "start": experiment.start, "collections": collections, "test_on": experiment.test_on,
         "runs": {run.folder: {"collection": run.collection, **asdict(run.config)} for run in runs}, "test_read": False,
     }))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from densecap_search import __version__
 from densecap_search.evaluation.evaluate import DIRECTIONS
 from densecap_search.experiments.grid import Outcome
 from densecap_search.experiments.plan import BEFORE, Experiment
 from densecap_search.experiments.results import Mean, Row, against_setting, learning_curves
-from densecap_search.files import write_json, write_text
+from densecap_search.files import csv_text, write_json, write_text
 from densecap_search.pages.html import plot, render
 
 if TYPE_CHECKING:
@@ -122,22 +120,21 @@ def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
 
 def _csv(outcomes: Sequence[Outcome]) -> str:
     """A line for each run, test set and direction."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
     metrics = next((tuple(tested.figures) for outcome in outcomes for tests in outcome.tests.values()
                     for tested in tests.values()), ())
-    writer.writerow(["arm", "cell", "seed", "run", "test", "direction", "queries", "gallery", *metrics, "kept_epoch",
-                     "solved", "failed"])
+    header = ["arm", "cell", "seed", "run", "test", "direction", "queries", "gallery", *metrics, "kept_epoch", "solved",
+              "failed"]
+    lines: list[list[Any]] = []
     for outcome in outcomes:
         start = [outcome.arm, outcome.cell, outcome.seed, outcome.folder]
         for test, directions in outcome.tests.items():
             for direction, tested in directions.items():
-                writer.writerow([*start, test, direction, len(tested.ranks), tested.gallery,
-                                 *(tested.figures[metric] for metric in metrics), outcome.kept_epoch,
-                                 outcome.saturated, ""])
+                lines.append([*start, test, direction, len(tested.ranks), tested.gallery,
+                              *(tested.figures[metric] for metric in metrics), outcome.kept_epoch, outcome.saturated,
+                              ""])
         if outcome.failed:
-            writer.writerow([*start, *[""] * (4 + len(metrics)), "", "", outcome.failed])
-    return text.getvalue()
+            lines.append([*start, *[""] * (4 + len(metrics)), "", "", outcome.failed])
+    return csv_text(header, lines)
 
 
 def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
+from densecap_search.talk import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +23,12 @@ COLOURS = ("#1f6f8b", "#d1603d", "#6a994e", "#7b5ea7", "#c9a227", "#555555")  # 
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """A page from a file in ``templates/``, which extends ``base.html``. Texts are escaped; a missing value raises."""
+    """A page from a file in ``templates/``, which extends ``base.html``. Texts are escaped, half characters and control
+    characters visibly; a missing value raises."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader("densecap_search.pages"), autoescape=True,
                                      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["thumbnail"] = thumbnail
-    return environment.get_template(template).render(values)
+    return printable(environment.get_template(template).render(values))
 
 
 def thumbnail(path: str | Path, side: int = THUMBNAIL) -> Markup:

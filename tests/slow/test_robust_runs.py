@@ -16,6 +16,8 @@ import torch
 from helpers import make_photos
 from safetensors.torch import load_file
 
+from densecap_search.files import UNFINISHED
+
 pytestmark = pytest.mark.slow
 EPOCHS = 60
 
@@ -70,7 +72,7 @@ def test_thirty_kills_leave_no_half_file_and_the_run_ends_as_if_uninterrupted(tm
     assert kills >= 10, f"only {kills} kills came before the end"
     whole, parts = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "run"))
     assert all(torch.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
-    assert not list(run.glob(".*.tmp")) or kills  # a kill may leave a temporary file; it is never taken for a whole one
+    assert not list(run.glob(f".*{UNFINISHED}")) or kills  # a kill may leave a temporary file; it is never taken for a whole one
 
 
 @pytest.mark.parametrize("tune", ["heads", "full"])

@@ -1,0 +1,79 @@
+"""Locks that die with their process: who writes a folder, and whose unfinished files are still being written.
+
+They are the system's own (flock; msvcrt on Windows), so a killed process keeps none, and a folder that is copied
+takes none along.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from densecap_search.errors import FolderBusy
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+LOCK = ".densecap-lock"  # in every folder that is written; says who holds it, and may be deleted when nobody does
+_WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # file systems that know no locks: nobody is kept out there
+_POLL_SECONDS = 0.2
+
+
+@contextmanager
+def locked(folder: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Keep other writers out of a folder, which is made where it is missing, for the length of the block.
+
+    doing: a phrase that the others are shown, such as ``densecap index``. wait: seconds until giving up.
+    Errors: FolderBusy, naming who holds it. Use it where a command begins to write a folder as a whole (a run, an
+    index, an experiment); files written with :mod:`files` need none. Of several processes that share one job, only
+    the first takes it. It is not taken twice by one process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        until = time.monotonic() + wait
+        while try_lock(descriptor) is False:
+            if time.monotonic() >= until:
+                raise FolderBusy(f"{folder} is being written by {_holder(descriptor)}; wait until that has ended, or "
+                                 "choose another place with -o")
+            time.sleep(_POLL_SECONDS)
+        _sign(descriptor, doing)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Take the lock of an open file or folder, until it is closed; False where another holds it, None where the file
+    system knows no locks."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # beyond the text, which others could not read otherwise
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return None if error.errno in _WITHOUT else False
+    return True
+
+
+def _sign(descriptor: int, doing: str) -> None:
+    since = time.strftime("%H:%M")
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, f"{doing} (process {os.getpid()} on {socket.gethostname()}, since {since})".encode())
+
+
+def _holder(descriptor: int) -> str:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    text = os.read(descriptor, 300).decode("utf-8", "replace")
+    return "".join(letter for letter in text if letter.isprintable()) or "another process"
