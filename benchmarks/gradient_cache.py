@@ -17,11 +17,12 @@ BATCH, MICRO = 64, 8
 
 def one_step(batch: int, micro: int) -> dict[str, float]:
     """Peak memory above the model's own (MiB) and seconds of the second of two steps."""
+    from densecap_search.config import ModelConfig
     from densecap_search.model.sources import load_encoder
     from densecap_search.training.gradient_cache import backward_in_chunks
     from densecap_search.training.objectives import hn_clip
 
-    encoder = load_encoder("ViT-B-32", pretrained="random", device="cpu")
+    encoder = load_encoder(ModelConfig("ViT-B-32", "random"), device="cpu")
     pixels = torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8)
     ids = encoder.tokenize(["a picture of two boats before a lighthouse at dawn, " * 5] * batch).ids
     chunks = list(zip(pixels.split(micro), ids.split(micro), strict=True))

@@ -55,7 +55,7 @@ def make(folder: Path, count: int) -> Path:
 def inspect(table: Path) -> dict[str, Any]:
     """Seconds of hashing, of the inspection and of a second one with a full cache; peak memory in MiB."""
     from densecap_search.collection.readers import read_collection
-    from densecap_search.embedding.content import hash_images
+    from densecap_search.embedding.content import read_contents
     from densecap_search.inspection.inspect import as_json
     from densecap_search.inspection.inspect import inspect as gather
     from densecap_search.inspection.page import inspection_page
@@ -64,7 +64,7 @@ def inspect(table: Path) -> dict[str, Any]:
     seconds, at = {}, time.perf_counter()
     records = read_collection(table).records
     seconds["hashing"] = -time.perf_counter()
-    hash_images(records)
+    read_contents(records)
     seconds["hashing"] += time.perf_counter()
     idle = _peak()
     for name in ("inspection", "again"):

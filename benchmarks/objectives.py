@@ -7,6 +7,7 @@ import argparse
 import torch
 from measure import in_turns, quartiles, report
 
+from densecap_search.config import ModelConfig
 from densecap_search.model.sources import load_encoder
 from densecap_search.training.objectives import OBJECTIVES
 
@@ -27,7 +28,7 @@ def losses(rounds: int) -> dict[str, list[float]]:
 
 def towers(rounds: int) -> list[float]:
     """Seconds of a forward and backward pass of both towers for BATCH pairs, from a micro-batch."""
-    encoder = load_encoder("ViT-B-32", pretrained="random", device="cpu")
+    encoder = load_encoder(ModelConfig("ViT-B-32", "random"), device="cpu")
     pixels = torch.randint(0, 256, (MICRO, 3, 224, 224), dtype=torch.uint8)
     ids = encoder.tokenize(["a picture of two boats before a lighthouse at dawn, " * 12] * MICRO).ids
 

@@ -27,6 +27,7 @@ RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's s
 LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
+STARTER = "starter"  # the name of the embedded model
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,39 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which encoder to start from; the same words as ``--model``, ``--pretrained`` and ``--arch``."""
+    """Which encoder: the same words in settings, in manifests and on the command line.
 
-    name: str = "starter"
+    name: ``starter``, a run folder, an open_clip name (also ``hf-hub:…`` and ``local-dir:…``), a checkpoint file, or a
+    Hugging Face folder. pretrained: for open_clip names a tag, a checkpoint file, or ``random`` (weights from seed 0).
+    arch: the open_clip name of a checkpoint file whose keys do not tell.
+    """
+
+    name: str = STARTER
     pretrained: str | None = None
     arch: str | None = None
     context_length: int | None = None  # tokens; None: 248 for causal CLIP towers, others keep their own
     resize: str | None = None  # one of RESIZES; None: as the model has it, which for CLIP is crop
     long_text: str | None = None  # one of LONG_TEXT; None: as the model has it, which is cut
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str) -> ModelConfig:
+        """From a manifest or a settings file; ``where`` names it in errors. Unknown keys and wrong types raise."""
+        made: ModelConfig = _build(cls, values, f"{where}: model.")
+        return made
+
+    def settings(self) -> dict[str, Any]:
+        """What was said, by key: what a manifest keeps."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+
+    def resolved(self) -> ModelConfig:
+        """Names of files and folders as absolute paths, the others without blanks around them.
+
+        ``starter`` is the embedded one, whatever lies in the working folder; a folder of that name is ``./starter``.
+        """
+        name = self.name.strip()
+        return dataclasses.replace(
+            self, name=name if name == STARTER else _absolute_if_there(name),
+            pretrained=None if self.pretrained is None else _absolute_if_there(self.pretrained.strip()))
 
 
 @dataclass(frozen=True)
@@ -141,6 +167,11 @@ TUNE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "lora": {"batch_size": 32, "epochs": 10, "lr": 2e-4},
     "dora": {"batch_size": 32, "epochs": 10, "lr": 2e-4},
 }
+
+
+def _absolute_if_there(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() else name
 
 
 def load_config(file: Path | None = None, overrides: Sequence[tuple[str, Any]] = ()) -> RunConfig:

@@ -6,13 +6,16 @@ import socket
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from densecap_search.config import ModelConfig
 from densecap_search.model.checkpoint import build_model, make_tokenizer
 from densecap_search.model.encoder import DualEncoder, EncoderSpec, default_preprocess
+from densecap_search.model.sources import load_encoder
 from densecap_search.model.window import set_context_length
 
 TINY = {
@@ -24,6 +27,12 @@ BERT = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 3, "num_atten
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (30, 60, 220), "yellow": (240, 220, 40)}
 PLACES = {"left": 0, "middle": 10, "right": 20}
 SHAPES = ("ball", "box")
+
+
+def load(name: str, *, device: str = "auto", precision: str = "fp32", max_pixels: int | None = None, **model: Any
+         ) -> DualEncoder:
+    """The encoder of this name; model: more keywords of ModelConfig."""
+    return load_encoder(ModelConfig(name, **model), device=device, precision=precision, max_pixels=max_pixels)
 
 
 def make_tiny(context_length: int = 248, seed: int = 0) -> DualEncoder:

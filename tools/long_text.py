@@ -17,7 +17,7 @@ import numpy as np
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
-from densecap_search.config import LONG_TEXT
+from densecap_search.config import LONG_TEXT, ModelConfig
 from densecap_search.embedding.towers import embed_queries
 from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import evaluate
@@ -129,7 +129,7 @@ def main(captions_file: Path, model: str, pretrained: str | None, windows: tuple
          pictures: bool) -> None:
     """Print what windows lose of CAPTIONS, a JSON Lines file with the key caption, and what segments give back."""
     captions = read_captions(captions_file)
-    encoders = [load_encoder(model, pretrained=pretrained, context_length=window) for window in windows]
+    encoders = [load_encoder(ModelConfig(model, pretrained, context_length=window)) for window in windows]
     click.echo(f"{captions_file.name}: {len(captions)} captions, {model}\n\n"
                "| window | captions cut | tokens lost | segments of a longer caption |\n|---|---|---|---|")
     for encoder in encoders:

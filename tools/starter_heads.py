@@ -18,7 +18,7 @@ import click
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import Reading, RunConfig, load_config
+from densecap_search.config import ModelConfig, Reading, RunConfig, load_config
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import load_encoder
@@ -49,7 +49,7 @@ def train_heads(collection: Collection, splits: Sequence[str], config: RunConfig
     records = [replace(record, split="train") for record in select_splits(collection, splits)]
     with tempfile.TemporaryDirectory() as folder:
         finetune(Collection(collection.name, tuple(records)), config, Path(folder) / "run", talk=talk)
-        return load_encoder(str(Path(folder) / "run"))
+        return load_encoder(ModelConfig(str(Path(folder) / "run")))
 
 
 def measure(encoder: DualEncoder, records: Sequence[Record], split: str, talk: Talk = SILENT) -> Report:

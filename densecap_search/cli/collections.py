@@ -51,9 +51,9 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
         from densecap_search.model.sources import load_encoder
 
         model = named_model(None, model_name, pretrained, arch)
-        encoder = load_encoder(**model, device=device)
+        encoder = load_encoder(model, device=device)
         scale = logit_scale or encoder.logit_scale().item()
-        geometry = look_at_captions(found, encoder, model=model["name"], batch_size=batch_size, logit_scale=scale,
+        geometry = look_at_captions(found, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
                                     talk=talk)
     inspection = inspect.inspect(found, files, geometry)
     if as_json:

@@ -57,7 +57,8 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
         if path and path.suffix.lower() not in suffixes:
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
-    models = [named_model(None, model_name, pretrained, arch, resize), *({"name": name} for name in against)]
+    models = [named_model(None, model_name, pretrained, arch, resize),
+              *(config.ModelConfig(name).resolved() for name in against)]
     found = read(collection, reading)
     retained = read(retain) if retain else None
     if index_folder is not None:

@@ -91,8 +91,8 @@ def check_index(folder: Path) -> None:
 
 
 def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
-           resize: str | None = None) -> dict[str, Any]:
-    """The keywords of load_encoder; without --model those of the index that is being updated."""
+                resize: str | None = None) -> config.ModelConfig:
+    """The encoder that the options name; without --model that of the index that is being updated."""
     if name is None:
         from densecap_search.retrieval.index import is_index, load_index
 
@@ -101,7 +101,4 @@ def named_model(index_folder: Path | None, name: str | None, pretrained: str | N
         if index_folder is not None and is_index(index_folder):
             return load_index(index_folder).manifest.model
         raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
-    if Path(name).expanduser().exists():
-        name = str(Path(name).expanduser().resolve())
-    given = {"pretrained": pretrained, "arch": arch, "resize": resize}
-    return {"name": name.strip(), **{key: value for key, value in given.items() if value}}
+    return config.ModelConfig(name, pretrained, arch, resize=resize).resolved()

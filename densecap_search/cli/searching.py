@@ -58,8 +58,8 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     from densecap_search.retrieval.update import encode_share, update_index
     from densecap_search.training.distributed import joined
 
-    encoder = load_encoder(**model, device=device, precision=precision, max_pixels=max_pixels)
-    talk.say(f"{model['name']}, {encoder.precision}; {len(found)} pictures")
+    encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
+    talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
     started = time.monotonic()
     with joined() as processes:
         if processes.count > 1:
@@ -71,7 +71,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
                            talk=talk)
     tell_skipped(summary.skipped[len(found.skipped):])
     if summary.rebuilt_for:
-        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model['name']}.")
+        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model.name}.")
     state = "written" if summary.changed else "up to date"
     click.echo(f"{output}: {len(summary.index.entries)} pictures {state} ({summary.encoded} encoded, "
                f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     overrides += [(f"data.{name}", value) for name, value in asdict(reading).items() if value]
     overrides += [config.parse_setting(text) for text in settings]
     if resume:
-        from densecap_search.training.loop import CONFIG
+        from densecap_search.training.run_folder import CONFIG
 
         chosen = _resumed_config(output / CONFIG, config_file, overrides)
     else:
@@ -117,8 +117,8 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
     """The run's own settings; what is given again must agree with them."""
     if not saved.is_file():
         raise ConfigError(f"{saved.parent} holds no run: there is nothing to resume; train without --resume")
-    before = config.load_config(saved)
-    again = config.load_config(saved if config_file is None else config_file, overrides)
+    before = _with_places(config.load_config(saved))
+    again = _with_places(config.load_config(saved if config_file is None else config_file, overrides))
     differing = [
         f"{section}.{key} is {getattr(getattr(before, section), key)}, not {value}"
         for section, values in asdict(again).items() for key, value in values.items()
@@ -128,6 +128,11 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
         raise ConfigError(f"--resume continues the run as it was begun, where {'; '.join(differing)}; "
                           "leave these options out, or train anew into another folder")
     return before
+
+
+def _with_places(settings: config.RunConfig) -> config.RunConfig:
+    """With the model's place as a run keeps it: absolute."""
+    return replace(settings, model=settings.model.resolved())
 
 
 @click.command("experiment")

@@ -11,6 +11,15 @@ from densecap_search.files import hash_text
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a file held when it was read: a hash of its bytes, its size in bytes, its time of change in nanoseconds."""
+
+    hash: str
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True)
 class Record:
     """One picture and everything its owner said about it.
 
@@ -18,6 +27,7 @@ class Record:
     group: pictures that share it are the same picture; never each other's negatives.
     burst: near-duplicates that are different pictures; kept on one side of a split, and negatives.
     rows: the input rows (from 1) that it was made of.
+    content: of the picture, once it has been read (:func:`embedding.content.read_contents`).
     """
 
     image_id: str
@@ -28,6 +38,14 @@ class Record:
     burst: str | None = None
     columns: Mapping[str, str | int | float] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
+    content: Content | None = None
+
+    @property
+    def hash(self) -> str:
+        """Of the picture's bytes."""
+        if self.content is None:
+            raise AssertionError(f"{self.image} has not been read yet")
+        return self.content.hash
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,12 @@ def normal_split(word: str | None) -> str | None:
 
 def split_collection(
     collection: Collection, *, val_share: float, test_share: float, seed: int,
-    hashes: Mapping[str, str] | None = None,
 ) -> Splits:
     """Split the captioned records.
 
     A split column is used as it is (rows without a value are training rows); where it names no val, val is
     taken from train. Without a column val and test are set aside by whole units: records that a group, a
-    burst, an identical caption or (with hashes: image_id → content hash) identical pixels hold together.
+    burst, an identical caption or, of records that were read, identical content hold together.
     """
     records = collection.captioned
     if not records:
@@ -50,7 +49,7 @@ def split_collection(
     for record in records:
         named.setdefault(record.split or "train", []).append(record)
     if set(named) == {"train"} and all(record.split is None for record in records):
-        train, val, test = _set_aside(records, [0.0, val_share, test_share], seed, hashes)
+        train, val, test = _set_aside(records, [0.0, val_share, test_share], seed)
         return Splits(train, val, test, "made")
     if "train" not in named:
         raise CollectionError(f"{collection.name} has no split named train; it has {', '.join(sorted(named))}; "
@@ -58,7 +57,7 @@ def split_collection(
     train, val, test = (tuple(named.get(name, ())) for name in ("train", "val", "test"))
     if val:
         return Splits(train, val, test, "from the table")
-    train, val, _ = _set_aside(train, [0.0, val_share, 0.0], seed, hashes)
+    train, val, _ = _set_aside(train, [0.0, val_share, 0.0], seed)
     return Splits(train, val, test, "val taken from train")
 
 
@@ -99,27 +98,25 @@ def take_fraction(records: Sequence[Record], fraction: float, seed: int) -> tupl
     return tuple(records[row] for row in kept)
 
 
-def group_numbers(records: Sequence[Record], hashes: Mapping[str, str] | None = None,
-                  same_caption: Callable[[str], str] = str.strip) -> list[int]:
+def group_numbers(records: Sequence[Record], same_caption: Callable[[str], str] = str.strip) -> list[int]:
     """A number a record; equal numbers are the same picture or the same caption, never negatives.
 
     same_caption: a caption → what makes it the same as another; its tokens within the window, for instance.
     """
-    return _components(records, ("group", "caption", "picture"), hashes, same_caption)
+    return _components(records, ("group", "caption", "picture"), same_caption)
 
 
-def picture_numbers(records: Sequence[Record], hashes: Mapping[str, str]) -> list[int]:
+def picture_numbers(records: Sequence[Record]) -> list[int]:
     """A number a record; equal numbers are the same picture: the same content, or the same group."""
-    return _components(records, ("group", "picture"), hashes)
+    return _components(records, ("group", "picture"))
 
 
-def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int,
-               hashes: Mapping[str, str] | None) -> tuple[tuple[Record, ...], ...]:
+def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int) -> tuple[tuple[Record, ...], ...]:
     """Whole units, drawn at random, until each share is reached; the first part gets what is left.
 
     A unit goes where it overshoots least, and the first part is never left empty.
     """
-    numbers = _components(records, ("group", "caption", "picture", "burst"), hashes)
+    numbers = _components(records, ("group", "caption", "picture", "burst"))
     units: dict[int, list[int]] = {}
     for row, number in enumerate(numbers):
         units.setdefault(number, []).append(row)
@@ -136,7 +133,7 @@ def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int,
     return tuple(tuple(records[row] for row in sorted(part)) for part in parts)
 
 
-def _components(records: Sequence[Record], by: Sequence[str], hashes: Mapping[str, str] | None,
+def _components(records: Sequence[Record], by: Sequence[str],
                 same_caption: Callable[[str], str] = str.strip) -> list[int]:
     """Connected components (union–find) of records that share any of the named properties."""
     parent = list(range(len(records)))
@@ -149,15 +146,14 @@ def _components(records: Sequence[Record], by: Sequence[str], hashes: Mapping[st
 
     seen: dict[tuple[str, str], int] = {}
     for row, record in enumerate(records):
-        for key in _keys(record, by, hashes, same_caption):
+        for key in _keys(record, by, same_caption):
             other = seen.setdefault(key, row)
             low, high = sorted((root(row), root(other)))
             parent[high] = low
     return [root(row) for row in range(len(records))]
 
 
-def _keys(record: Record, by: Sequence[str], hashes: Mapping[str, str] | None, same_caption: Callable[[str], str]
-          ) -> Iterable[tuple[str, str]]:
+def _keys(record: Record, by: Sequence[str], same_caption: Callable[[str], str]) -> Iterable[tuple[str, str]]:
     if "group" in by and record.group:
         yield "group", record.group
     if "burst" in by and record.burst:
@@ -165,5 +161,5 @@ def _keys(record: Record, by: Sequence[str], hashes: Mapping[str, str] | None, s
     if "caption" in by:
         for caption in record.captions:
             yield "caption", same_caption(caption)
-    if "picture" in by and hashes and record.image_id in hashes:
-        yield "picture", hashes[record.image_id]
+    if "picture" in by and record.content is not None:
+        yield "picture", record.content.hash

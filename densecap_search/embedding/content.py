@@ -6,9 +6,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from densecap_search.collection.records import Record, Skipped
+from densecap_search.collection.records import Collection, Content, Record, Skipped
 from densecap_search.files import hash_file
 from densecap_search.talk import SILENT, Talk
 
@@ -42,23 +43,33 @@ def ahead(work: Callable[[Any], Any], items: Iterable[Any], workers: int | None,
                 future.cancel()
 
 
-def hash_images(records: Sequence[Record], *, talk: Talk = SILENT, workers: int | None = None
-                ) -> tuple[dict[str, str], list[Skipped]]:
-    """image_id → content hash; files that cannot be read are skipped."""
-    hashes: dict[str, str] = {}
+def read_contents(records: Sequence[Record], *, talk: Talk = SILENT, workers: int | None = None
+                  ) -> tuple[list[Record], list[Skipped]]:
+    """The records whose pictures can be read, each with its content, and the reasons of the others.
+
+    A record that carries its content already is not read again.
+    """
+    read: list[Record] = []
     skipped: list[Skipped] = []
+    found = ahead(_with_content, records, workers)
+    for result in talk.each(found, "reading", len(records), "pictures"):
+        (skipped if isinstance(result, Skipped) else read).append(result)
+    return read, skipped
 
-    def read(record: Record) -> str | Skipped:
-        try:
-            return hash_file(record.image)
-        except OSError as error:
-            return Skipped(str(record.image), error.strerror or type(error).__name__)
 
-    found = ahead(read, records, workers)
-    for record, result in zip(records, talk.each(found, "reading", len(records), "pictures"), strict=True):
-        if isinstance(result, Skipped):
-            skipped.append(result)
-        else:
-            hashes[record.image_id] = result
-    return hashes, skipped
+def _with_content(record: Record) -> Record | Skipped:
+    if record.content is not None:
+        return record
+    try:
+        before = record.image.stat()
+        content = Content(hash_file(record.image), before.st_size, before.st_mtime_ns)
+    except OSError as error:
+        return Skipped(str(record.image), error.strerror or type(error).__name__)
+    return replace(record, content=content)
 
+
+def with_contents(collection: Collection, *, talk: Talk = SILENT, workers: int | None = None) -> Collection:
+    """The same collection, its captioned records read; those that cannot be read stay as they were."""
+    read, _ = read_contents(collection.captioned, talk=talk, workers=workers)
+    found = {record.image_id: record for record in read}
+    return replace(collection, records=tuple(found.get(record.image_id, record) for record in collection.records))

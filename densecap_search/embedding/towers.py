@@ -7,7 +7,7 @@ through a frozen tower once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +74,11 @@ class TowerRows:
 
 
 def image_rows(
-    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    encoder: DualEncoder, records: Sequence[Record], *, cached: bool = True,
     workers: int | None = None, talk: Talk = SILENT,
 ) -> TowerRows:
-    """What the image tower hands to its head, for every record whose picture can be opened."""
-    keys = [hashes[record.image_id] for record in records]
+    """What the image tower hands to its head, for every record (read before) whose picture can be opened."""
+    keys = [record.hash for record in records]
     reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
 
     def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
@@ -89,7 +89,7 @@ def image_rows(
             yield [missing[place] for place in places], outputs
 
     rows = _rows(encoder, "image", keys, compute, cached, talk)
-    reason_of = {hashes[r.image_id]: reasons[str(r.image)] for r in records if str(r.image) in reasons}
+    reason_of = {record.hash: reasons[str(record.image)] for record in records if str(record.image) in reasons}
     skipped = tuple(
         Skipped(str(record.image), reason_of[key])
         for row, (record, key) in enumerate(zip(records, keys, strict=True)) if row not in rows
@@ -141,15 +141,15 @@ def token_keys(encoder: DualEncoder, captions: Sequence[str]) -> tuple[list[int]
 
 
 def embed_images(
-    encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+    encoder: DualEncoder, records: Sequence[Record], *, cached: bool = True,
     workers: int | None = None, talk: Talk = SILENT,
 ) -> tuple[Embeddings, tuple[Skipped, ...]]:
-    """Unit vectors of every record whose picture can be opened, and the others with their reasons."""
-    found = image_rows(encoder, records, hashes, cached=cached, workers=workers, talk=talk)
+    """Unit vectors of every record (read before) whose picture can be opened, and the others with their reasons."""
+    found = image_rows(encoder, records, cached=cached, workers=workers, talk=talk)
     kept = [records[row] for row in found.kept]
     ids = tuple(record.image_id for record in kept)
     vectors = heads_of(encoder, "image", found.rows)
-    return Embeddings(ids, vectors, tuple(hashes[name] for name in ids)), found.skipped
+    return Embeddings(ids, vectors, tuple(record.hash for record in kept)), found.skipped
 
 
 def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
@@ -214,7 +214,7 @@ def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[Row
     if not cached:
         yield None
         return
-    cache = RowCache(cache_folder() / "towers" / encoder.tower_fingerprint(tower))
+    cache = RowCache(cache_folder() / "towers-2" / encoder.tower_fingerprint(tower))
     try:
         yield cache
     finally:

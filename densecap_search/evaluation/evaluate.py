@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from densecap_search.collection.records import Record, Skipped
-from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import embed_images, embed_queries
 from densecap_search.errors import CollectionError
 from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, summarise
@@ -17,7 +17,6 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Truncation
 from densecap_search.talk import SILENT, Talk
 
-Hashed = tuple[dict[str, str], list[Skipped]]
 DIRECTIONS = {"text_to_image": "text→image", "image_to_text": "image→text"}
 RULE = "every caption is a query; a picture's rank is that of its best caption"
 RANKING = (
@@ -98,34 +97,31 @@ class Report:
 
 def evaluate(
     encoder: DualEncoder, records: Sequence[Record], *, model: str, collection: str, splits: Sequence[str],
-    trained_hashes: frozenset[str] = frozenset(), hashed: Hashed | None = None, workers: int | None = None,
+    trained: frozenset[str] = frozenset(), workers: int | None = None,
     slices: Sequence[str] | Sequence[Parts] = (), talk: Talk = SILENT,
 ) -> Report:
     """Retrieval among the captioned records, in both directions, by exact cosine in float32.
 
-    trained_hashes: content hashes of the pictures that the model was trained on; those among the records are counted.
-    hashed: what :func:`hash_images` found of these records, or of more, where it has been called already.
+    trained: content hashes of the pictures that the model was trained on; those among the records are counted.
+    Records that carry their content are not read again.
     slices: by what the queries are also measured in parts (:func:`part_queries`), or the parts of another report.
     """
-    hashes, unreadable = hashed or hash_images(records, talk=talk, workers=workers)
-    asked = {str(record.image) for record in records}
-    unreadable = [skip for skip in unreadable if skip.path in asked]
-    readable = [record for record in records if record.image_id in hashes]
-    embeddings, broken = embed_images(encoder, readable, hashes, workers=workers, talk=talk)
+    readable, unreadable = read_contents(records, talk=talk, workers=workers)
+    embeddings, broken = embed_images(encoder, readable, workers=workers, talk=talk)
     skipped = (*unreadable, *broken)
     kept = in_order(readable, embeddings.image_ids)
     if not kept:
         raise CollectionError(f"{collection}: none of the {len(records)} pictures could be opened"
                               + (f"; the first: {skipped[0]}" if skipped else ""))
     text = embed_queries(encoder, [caption for record in kept for caption in record.captions], talk=talk)
-    pairs = Pairs.of(kept, embeddings.vectors, text, hashes)
+    pairs = Pairs.of(kept, embeddings.vectors, text)
     parts = _parts(encoder, pairs, slices)
     text_ranks, image_ranks = pairs.text_to_image(), pairs.image_to_text()
     return Report(
         model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), text.truncation,
         text_to_image=Direction.of(text_ranks, pairs.picture[pairs.owner], len(kept)),
         image_to_text=Direction.of(image_ranks, pairs.picture, len(pairs.captions)),
-        skipped=skipped, trained_on=sum(hashes[record.image_id] in trained_hashes for record in kept),
+        skipped=skipped, trained_on=sum(record.hash in trained for record in kept),
         slices=measure_parts(parts, pairs, text_ranks, image_ranks), parts=parts, pairs=pairs,
     )
 

@@ -41,13 +41,13 @@ class IndexRecall:
         return asdict(self)
 
 
-def measure_index(index: ImageIndex, pairs: Pairs, hashes: dict[str, str], name: str, fingerprint: str) -> IndexRecall:
+def measure_index(index: ImageIndex, pairs: Pairs, name: str, fingerprint: str) -> IndexRecall:
     """Search the captions of pairs in an index that the same encoder made.
 
-    hashes: image_id → content, of the pictures of pairs: a picture is found where the index has the same content.
+    A picture of pairs is found where the index has the same content.
     """
     index.check_encoder(name, fingerprint)
-    relevance = _relevance(index, pairs, hashes)
+    relevance = _relevance(index, pairs)
     if not relevance.counts.any():
         raise IndexMismatch(f"{index.folder} holds none of the pictures that are evaluated; build it from the same "
                             "collection with `densecap index`")
@@ -70,10 +70,10 @@ def _recalls(rank: Floats) -> dict[str, float]:
     return {f"R@{k}": float(METRICS[f"R@{k}"](Ranks.of(rank)).mean()) for k in RECALLS}
 
 
-def _relevance(index: ImageIndex, pairs: Pairs, hashes: dict[str, str]) -> Relevance:
+def _relevance(index: ImageIndex, pairs: Pairs) -> Relevance:
     number_of: dict[str, set[int]] = {}  # content → numbers of the same picture
-    for record, number in zip(pairs.records, picture_numbers(pairs.records, hashes), strict=True):
-        number_of.setdefault(hashes[record.image_id], set()).add(number)
+    for record, number in zip(pairs.records, picture_numbers(pairs.records), strict=True):
+        number_of.setdefault(record.hash, set()).add(number)
     rows_of: dict[int, list[int]] = {}
     for row, entry in enumerate(index.entries):
         for number in number_of.get(entry.hash, ()):

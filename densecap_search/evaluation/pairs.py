@@ -45,13 +45,13 @@ class Pairs:
     segments: TextRows
 
     @classmethod
-    def of(cls, records: Sequence[Record], image: Array, text: TextRows, hashes: Mapping[str, str]) -> Pairs:
+    def of(cls, records: Sequence[Record], image: Array, text: TextRows) -> Pairs:
         """records: those of the rows of image; text: what their captions are ranked by, in their order."""
         captions = tuple(caption for record in records for caption in record.captions)
         owner = np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
         seen: dict[str, int] = {}
         same = np.array([seen.setdefault(caption.strip(), len(seen)) for caption in captions], np.int64)
-        picture = np.array(picture_numbers(records, hashes), np.int64)
+        picture = np.array(picture_numbers(records), np.int64)
         return cls(tuple(records), captions, image, mean_of(text.rows, text.counts), owner, picture, same, text)
 
     @cached_property
@@ -85,7 +85,6 @@ class PairRows:
     """What the towers hand to their heads, of pictures [N, W] and of captions: while only heads change, read once."""
 
     records: tuple[Record, ...]
-    hashes: Mapping[str, str]
     image: Array
     text: TextRows
 
@@ -95,16 +94,16 @@ class PairRows:
         check_finite(image, [record.image_id for record in self.records])
         captions = [caption for record in self.records for caption in record.captions]
         text = queries_of(encoder, segments_of(encoder, self.text, captions))
-        return Pairs.of(self.records, image, text, self.hashes)
+        return Pairs.of(self.records, image, text)
 
 
-def pair_rows(encoder: DualEncoder, records: Sequence[Record], hashes: Mapping[str, str], *, cached: bool = True,
+def pair_rows(encoder: DualEncoder, records: Sequence[Record], *, cached: bool = True,
               workers: int | None = None) -> PairRows:
-    """Of the records whose pictures can be opened. hashes: image_id → content."""
-    found = image_rows(encoder, records, hashes, cached=cached, workers=workers)
+    """Of the records (read before) whose pictures can be opened."""
+    found = image_rows(encoder, records, cached=cached, workers=workers)
     kept = tuple(records[row] for row in found.kept)
     text = text_rows(encoder, [caption for record in kept for caption in record.captions], cached=cached)
-    return PairRows(kept, hashes, found.rows, text)
+    return PairRows(kept, found.rows, text)
 
 
 def mean_recall_at_1(figures: Mapping[str, Mapping[str, float]]) -> float:

@@ -15,10 +15,10 @@ from typing import Any
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import RunConfig
-from densecap_search.embedding.content import hash_images
+from densecap_search.config import ModelConfig, RunConfig
+from densecap_search.embedding.content import with_contents
 from densecap_search.errors import CollectionError, RunError, TrainingStopped
-from densecap_search.evaluation.evaluate import Direction, Hashed, evaluate
+from densecap_search.evaluation.evaluate import Direction, evaluate
 from densecap_search.experiments.plan import BEFORE, START, Experiment, PlannedRun, Scenes
 from densecap_search.files import check_writable, hash_text, json_text, write_json
 from densecap_search.model import checkpoint
@@ -26,7 +26,8 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import RANDOM, load_encoder
 from densecap_search.scenes.archive import make_scenes
 from densecap_search.talk import SILENT, Talk
-from densecap_search.training.loop import LOG, RunSummary, finetune, read_splits
+from densecap_search.training.loop import RunSummary, finetune
+from densecap_search.training.run_folder import LOG, read_splits
 
 PLAN, RUNS, COLLECTIONS, TRAINED, TESTED = "experiment.json", "runs", "collections", "trained.json", "tested.json"
 
@@ -120,7 +121,7 @@ class _Grid:
     def __init__(self, experiment: Experiment, folder: Path, talk: Talk) -> None:
         self.experiment, self.folder, self.talk = experiment, folder, talk
         self._collections: dict[str, Collection] = {}
-        self._hashes: dict[str, Hashed] = {}
+        self._read: dict[str, Collection] = {}  # with contents
 
     def read_collections(self, runs: Sequence[PlannedRun]) -> None:
         """All that will be trained or tested on, before hours of training: what is missing is told now."""
@@ -190,7 +191,7 @@ class _Grid:
             return Outcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder, (), None, None, {}, {},
                            failed)
         if not (folder / TESTED).exists():
-            encoder = load_encoder(str(folder), device=run.config.train.device)
+            encoder = load_encoder(ModelConfig(str(folder)), device=run.config.train.device)
             write_json(folder / TESTED, self._test(encoder, run, folder))
             if not self.experiment.keep_weights:
                 (folder / checkpoint.WEIGHTS).unlink(missing_ok=True)
@@ -220,7 +221,7 @@ class _Grid:
             return None
         file = self.folder / f"before-{self._start_key(run)}.json"
         if not file.exists():
-            encoder = load_encoder(**asdict(model), device=run.config.train.device)
+            encoder = load_encoder(model, device=run.config.train.device)
             write_json(file, self._test(encoder, run, self.folder / RUNS / run.folder))
         _, tests = _read_tests(file)
         return Outcome(BEFORE, "", {}, 0, run.config, model.name, (), None, None, {}, tests)
@@ -229,13 +230,11 @@ class _Grid:
         chosen, trained = read_splits(folder)
         found = {}
         for name, splits in self.experiment.tests_of(run.collection).items():
-            collection = self.collection(name)
+            if name not in self._read:
+                self._read[name] = with_contents(self.collection(name), talk=self.talk)
             own = {image_id: split for image_id, (split, _) in chosen.items()} if name == run.collection else {}
-            records = select_splits(collection, splits, own)
-            if name not in self._hashes:
-                self._hashes[name] = hash_images(collection.captioned, talk=self.talk)
-            report = evaluate(encoder, records, model=run.arm, collection=name, splits=splits, trained_hashes=trained,
-                              hashed=self._hashes[name])
+            records = select_splits(self._read[name], splits, own)
+            report = evaluate(encoder, records, model=run.arm, collection=name, splits=splits, trained=trained)
             found[name] = {"trained_on": report.trained_on, "directions": {
                 "text_to_image": asdict(_measured(report.text_to_image)),
                 "image_to_text": asdict(_measured(report.image_to_text))}}

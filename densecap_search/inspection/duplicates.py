@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from densecap_search.collection.records import Record
 from densecap_search.embedding.neighbours import near_codes
+from densecap_search.inspection.pictures import Pictures
 from densecap_search.model.segments import Ints
 
 NEAR_BITS = 4  # of 64: what resizing, recompression and small retouches change
@@ -53,14 +54,14 @@ def near(count: int, neighbours: Iterable[tuple[int, Any, Any]], *, larger_is_cl
     return Near(tuple(tuple(group) for group in same([[int(root)] for root in roots])), tuple(pairs))
 
 
-def near_pictures(records: Sequence[Record], hashes: Mapping[str, str], codes: Mapping[str, int]) -> Near:
+def near_pictures(records: Sequence[Record], pictures: Pictures) -> Near:
     """Different pictures whose difference hashes are at most NEAR_BITS apart; a copied file counts once."""
     rows: dict[int, list[int]] = {}
     seen = set()
     for row, record in enumerate(records):
-        if record.image_id in codes and hashes[record.image_id] not in seen:
-            seen.add(hashes[record.image_id])
-            rows.setdefault(codes[record.image_id], []).append(row)
+        if record.image_id in pictures.codes and pictures.hashes[record.image_id] not in seen:
+            seen.add(pictures.hashes[record.image_id])
+            rows.setdefault(pictures.codes[record.image_id], []).append(row)
     first = np.array([members[0] for members in rows.values()], np.int64)
 
     def neighbours() -> Iterator[tuple[int, Any, Any]]:

@@ -86,7 +86,7 @@ def inspect(collection: Collection, pictures: Pictures | None = None, geometry: 
     if pictures is not None:
         records = collection.records
         copies = same([[pictures.hashes[r.image_id]] if r.image_id in pictures.hashes else [] for r in records])
-        alike = near_pictures(records, pictures.hashes, pictures.codes)
+        alike = near_pictures(records, pictures)
         files = Files(len(pictures.hashes), len(pictures.broken), len(pictures.blank), by_reason(pictures.broken),
                       sum(len(group) - 1 for group in copies), alike)
         found += findings.of_pictures(records, copies, alike, split=leaks is not None)

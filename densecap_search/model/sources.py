@@ -17,6 +17,7 @@ from open_clip.pretrained import get_pretrained_cfg
 from torch import nn
 
 from densecap_search.collection.images import MAX_PIXELS
+from densecap_search.config import STARTER, ModelConfig
 from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import build_model, is_run, load_run, make_tokenizer
 from densecap_search.model.device import choose_device, choose_precision
@@ -38,41 +39,34 @@ from densecap_search.model.window import default_context_length, set_context_len
 RANDOM = "random"
 
 
-def load_encoder(
-    name: str, *, pretrained: str | None = None, arch: str | None = None, context_length: int | None = None,
-    resize: str | None = None, long_text: str | None = None, device: str = "auto", precision: str = "fp32",
-    max_pixels: int | None = None,
-) -> DualEncoder:
+def load_encoder(model: ModelConfig, *, device: str = "auto", precision: str = "fp32", max_pixels: int | None = None
+                 ) -> DualEncoder:
     """The encoder that a user names.
 
-    name: ``starter``, a run folder, an open_clip name (also ``hf-hub:…`` and ``local-dir:…``), a checkpoint file,
-    or a Hugging Face folder of a CLIPModel.
-    pretrained: for open_clip names an open_clip tag, a checkpoint file, or ``random`` (weights from seed 0).
-    arch: the open_clip name of a checkpoint file whose keys do not tell. context_length: another text window.
-    resize: another way to bring pictures to the tower's size, a key of RESIZE_MODES. long_text: another treatment of
-    captions beyond the window, of LONG_TEXT. max_pixels: larger pictures are left out; None: MAX_PIXELS.
+    device: of DEVICES. precision: of PRECISIONS. max_pixels: larger pictures are left out; None: MAX_PIXELS.
     """
-    name = name.strip()
+    model = model.resolved()
+    name, pretrained = model.name, model.pretrained
     chosen = choose_device(device)
     torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32 on GPUs too
     precision = choose_precision(precision, chosen)
     path = Path(name).expanduser()
-    if name == "starter":
+    if name == STARTER:
         encoder = load_starter(heads=pretrained != RANDOM)
     elif path.is_dir():
         encoder = _from_folder(path)
     elif path.is_file():
-        encoder = _from_file(path, arch)
+        encoder = _from_file(path, model.arch)
     elif parse_model_name(name)[0]:
         encoder = _from_schema(name)
     else:
         encoder = _from_open_clip(name, pretrained)
-    length = context_length or encoder.context_length
+    length = model.context_length or encoder.context_length
     if length != encoder.model.text.context_length:
         set_context_length(encoder.model.text, length)
-    preprocess = with_resize(encoder.spec.preprocess, resize) if resize else encoder.spec.preprocess
+    preprocess = with_resize(encoder.spec.preprocess, model.resize) if model.resize else encoder.spec.preprocess
     spec = replace(encoder.spec, context_length=length, preprocess=preprocess,
-                   long_text=long_text or encoder.spec.long_text)
+                   long_text=model.long_text or encoder.spec.long_text)
     return DualEncoder(encoder.model, spec, encoder.tokenizer, device=chosen, precision=precision,
                        max_pixels=max_pixels or MAX_PIXELS)
 

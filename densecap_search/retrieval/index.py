@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
+from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
 from densecap_search.errors import IndexFolderError, IndexMismatch
 from densecap_search.files import hash_file, write_json, write_text
@@ -64,11 +65,11 @@ class Entry:
 class Manifest:
     """How an index was made; every reader checks it.
 
-    model: how to load the encoder (keywords of load_encoder). fingerprint: of that encoder. precision and
+    model: how to load the encoder. fingerprint: of that encoder. precision and
     libraries are recorded and are no part of the match.
     """
 
-    model: dict[str, Any]
+    model: ModelConfig
     fingerprint: str
     precision: str
     dim: int
@@ -78,6 +79,10 @@ class Manifest:
     libraries: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
+
+    def as_json(self) -> dict[str, Any]:
+        """What the file holds."""
+        return {**asdict(self), "model": self.model.settings()}
 
 
 @dataclass(frozen=True)
@@ -133,9 +138,9 @@ class ImageIndex:
     def check_encoder(self, name: str, fingerprint: str) -> None:
         """Refuse an encoder that did not make these vectors."""
         if fingerprint != self.manifest.fingerprint:
-            a = f"{self.manifest.model.get('name')} [{self.manifest.fingerprint[:8]}]"
+            a = f"{self.manifest.model.name} [{self.manifest.fingerprint[:8]}]"
             raise IndexMismatch(f"{self.folder} was built by {a}; you asked for {name} [{fingerprint[:8]}]. "
-                                f"Rebuild with `densecap index …` or pass --model {self.manifest.model.get('name')}.")
+                                f"Rebuild with `densecap index …` or pass --model {self.manifest.model.name}.")
 
 
 def build_index(embeddings: Embeddings, kind: str, folder: Path, entries: Sequence[Entry], manifest: Mapping[str, Any]
@@ -162,8 +167,8 @@ def save_index(index: ImageIndex, vectors: Array) -> ImageIndex:
         lines = [json.dumps(asdict(entry), ensure_ascii=False) + "\n" for entry in index.entries]
         (work / IMAGES).write_bytes("".join(lines).encode("utf-8"))
         files = {name: hash_file(work / name) for name in (FAISS, VECTORS, IMAGES)}
-        manifest = Manifest(**{**asdict(index.manifest), "files": files})
-        write_json(work / MANIFEST, asdict(manifest))
+        manifest = replace(index.manifest, files=files)
+        write_json(work / MANIFEST, manifest.as_json())
         work.chmod(0o755)
         name = _place(work, index.folder)
         write_text(index.folder / CURRENT, name + "\n")
@@ -223,7 +228,7 @@ def _manifest(place: Path) -> Manifest:
         if values.get("format", 0) > FORMAT:
             raise IndexFolderError(f"{place} was written by a newer version of densecap (index format "
                                    f"{values['format']}, this reads {FORMAT}); update densecap-search")
-        return Manifest(**values)
+        return Manifest(**{**values, "model": ModelConfig.of(values["model"], str(place / MANIFEST))})
     except (json.JSONDecodeError, TypeError) as error:
         raise IndexFolderError(f"{place / MANIFEST} is damaged ({error}); build the index again") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -11,6 +11,7 @@ from typing import Any
 
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
+from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.towers import check_finite, embed_queries
 from densecap_search.errors import DensecapError, IndexMismatch
@@ -77,25 +78,25 @@ def _embed_one(encoder: DualEncoder, image: Any) -> Array:
 
 
 def open_searcher(
-    folder: Path, *, model: dict[str, Any] | None = None, device: str = "auto", long_text: str | None = None,
+    folder: Path, *, model: ModelConfig | None = None, device: str = "auto", long_text: str | None = None,
     max_pixels: int | None = None,
 ) -> Searcher:
     """Load an index and the encoder that its manifest names, or another one that must have its fingerprint.
 
-    model: keywords of :func:`load_encoder` in place of the manifest's; how pictures are resized stays as it was there
-    unless it is among them. long_text: another treatment of captions beyond the window than the model's.
+    model: in place of the manifest's; how pictures are resized stays as it was there unless it says so.
+    long_text: another treatment of captions beyond the window than the model's.
     max_pixels: of pictures that are searched by.
     """
     index = load_index(folder)
     before = index.manifest.model
-    wanted = {**({"resize": before["resize"]} if "resize" in before else {}), **model} if model else before
+    wanted = replace(model, resize=model.resize or before.resize) if model else before
+    wanted = replace(wanted, long_text=long_text or wanted.long_text)
     try:
-        encoder = load_encoder(**{**wanted, **({"long_text": long_text} if long_text else {})}, device=device,
-                               max_pixels=max_pixels)
+        encoder = load_encoder(wanted, device=device, max_pixels=max_pixels)
     except DensecapError as error:
         if model:
             raise
-        raise IndexMismatch(f"{folder} was built by {wanted.get('name')}, which cannot be loaded: {error}; "
+        raise IndexMismatch(f"{folder} was built by {wanted.name}, which cannot be loaded: {error}; "
                             "say with --model where it is now") from error
-    index.check_encoder(str(wanted.get("name")), encoder.fingerprint())
+    index.check_encoder(wanted.name, encoder.fingerprint())
     return Searcher(encoder, index)

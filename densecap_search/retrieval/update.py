@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from densecap_search.collection.records import Collection, Record, Skipped
+from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import Embeddings, embed_images
 from densecap_search.errors import CollectionError, IndexFolderError
 from densecap_search.model.encoder import DualEncoder
@@ -33,24 +33,23 @@ class IndexSummary:
 
 
 def update_index(
-    collection: Collection, encoder: DualEncoder, model: dict[str, Any], folder: Path, *, kind: str | None = None,
+    collection: Collection, encoder: DualEncoder, model: ModelConfig, folder: Path, *, kind: str | None = None,
     strict: bool = False, workers: int | None = None, talk: Talk = SILENT,
 ) -> IndexSummary:
     """Make an index of a collection, or bring one up to date: only new or changed content is encoded.
 
     kind: of INDEX_TYPES; None: that of the index that is there, or flat.
-    model: how to load the encoder again (keywords of :func:`load_encoder`), kept in the manifest. strict: a picture
+    model: how to load the encoder again, kept in the manifest. strict: a picture
     that cannot be used is an error, and the index stays as it was.
     """
     old, known = _before(folder, encoder, talk)
     kind = kind or (old.manifest.index_type if old else "flat")
     same = old is not None and old.manifest.fingerprint == encoder.fingerprint()
-    hashes, unreadable = hash_images(collection.records, talk=talk, workers=workers)
-    records = [record for record in collection.records if record.image_id in hashes]
-    fresh = [record for record in records if hashes[record.image_id] not in known]
-    embedded, broken = embed_images(encoder, fresh, hashes, workers=workers, talk=talk)
+    records, unreadable = read_contents(collection.records, talk=talk, workers=workers)
+    fresh = [record for record in records if record.hash not in known]
+    embedded, broken = embed_images(encoder, fresh, workers=workers, talk=talk)
     vectors = {**known, **dict(zip(embedded.hashes, embedded.vectors, strict=True))}
-    kept = [record for record in records if hashes[record.image_id] in vectors]
+    kept = [record for record in records if record.hash in vectors]
     skipped = (*collection.skipped, *unreadable, *broken)
     if strict and skipped:
         raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
@@ -58,7 +57,7 @@ def update_index(
     if not kept:
         raise CollectionError(f"{collection.name}: no picture could be indexed; "
                               f"{len(skipped)} were skipped{f', the first: {skipped[0]}' if skipped else ''}")
-    entries = [Entry(r.image_id, str(r.image), r.captions, hashes[r.image_id]) for r in kept]
+    entries = [Entry(r.image_id, str(r.image), r.captions, r.hash) for r in kept]
     unchanged = (old is not None and same and tuple(entries) == old.entries and kind == old.manifest.index_type
                  and model == old.manifest.model)
     if old is not None and unchanged:
@@ -69,7 +68,7 @@ def update_index(
         index, encoded=len(embedded.hashes), reused=len(kept) - len(embedded.hashes),
         removed=len({e.hash for e in old.entries} - {e.hash for e in entries}) if old else 0,
         skipped=skipped, changed=not unchanged,
-        rebuilt_for=old.manifest.model.get("name") if old and not same else None,
+        rebuilt_for=old.manifest.model.name if old and not same else None,
     )
 
 
@@ -79,13 +78,12 @@ def encode_share(records: Sequence[Record], encoder: DualEncoder, *, workers: in
 
     What each of several processes does before one of them writes the index; they must share $DENSECAP_CACHE.
     """
-    hashes, _ = hash_images(records, talk=talk, workers=workers)
-    readable = [record for record in records if record.image_id in hashes]
-    embed_images(encoder, readable, hashes, workers=workers, talk=talk)
+    readable, _ = read_contents(records, talk=talk, workers=workers)
+    embed_images(encoder, readable, workers=workers, talk=talk)
 
 
 def _save_generation(
-    collection: Collection, encoder: DualEncoder, model: dict[str, Any], folder: Path, kind: str,
+    collection: Collection, encoder: DualEncoder, model: ModelConfig, folder: Path, kind: str,
     entries: Sequence[Entry], vectors: Mapping[str, Array],
 ) -> ImageIndex:
     matrix = np.ascontiguousarray(np.stack([vectors[entry.hash] for entry in entries]), dtype=np.float32)

@@ -13,7 +13,7 @@ from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import Splits, group_numbers, split_collection, take_fraction
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import check_images, embed_texts, heads_of, image_rows, text_rows
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
@@ -27,10 +27,9 @@ from densecap_search.training.distributed import Processes
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What is trained and validated on. hashes: image_id → content hash."""
+    """What is trained and validated on; all records carry their content."""
 
     splits: Splits
-    hashes: Mapping[str, str]
     batches: Batches
     skipped: tuple[Skipped, ...]
 
@@ -38,9 +37,8 @@ class TrainingData:
 def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encoder: DualEncoder, strict: bool,
             processes: Processes, talk: Talk) -> TrainingData:
     """Splits, groups and batches of the pictures that can be read."""
-    hashes, unreadable = hash_images(collection.captioned, talk=talk, workers=train.workers)
-    readable = [record for record in collection.captioned if record.image_id in hashes]
-    records, broken, rows = _open_pictures(readable, hashes, train, encoder, processes, talk)
+    readable, unreadable = read_contents(collection.captioned, talk=talk, workers=train.workers)
+    records, broken, rows = _open_pictures(readable, train, encoder, processes, talk)
     skipped = (*collection.skipped, *unreadable, *broken)
     if strict and skipped:
         raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
@@ -52,12 +50,12 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
         records = [replace(record, split=None) for record in records]
     usable = Collection(collection.name, tuple(records), skipped)
     splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,
-                              seed=config.split_seed, hashes=hashes)
+                              seed=config.split_seed)
     offered = splits
     splits = replace(splits, train=take_fraction(splits.train, config.data.fraction, train.seed))
     captions = [caption for record in splits.train for caption in record.captions]
     # of what is read, because what is cut off makes no difference to the model
-    groups = group_numbers(splits.train, hashes, same_caption=_TokensOf(encoder, captions))
+    groups = group_numbers(splits.train, same_caption=_TokensOf(encoder, captions))
     batches, truncation = _batches(splits.train, captions, groups, rows, config, train, encoder, processes, talk)
     uncaptioned = len(collection) - len(collection.captioned)
     if uncaptioned:
@@ -69,21 +67,20 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
         names = sorted({str(record.split) for record in records} - {"train", "val", "test", "None"})
         talk.say(f"{unused} pictures are in other splits ({', '.join(names)}) and are not used")
     _tell_about(splits, groups, truncation, batches, int(train.batch_size or 1), talk)
-    return TrainingData(splits, hashes, batches, skipped)
+    return TrainingData(splits, batches, skipped)
 
 
 def _open_pictures(
-    readable: Sequence[Record], hashes: Mapping[str, str], train: TrainConfig, encoder: DualEncoder,
-    processes: Processes, talk: Talk,
+    readable: Sequence[Record], train: TrainConfig, encoder: DualEncoder, processes: Processes, talk: Talk,
 ) -> tuple[list[Record], tuple[Skipped, ...], dict[str, Array]]:
     """The records whose pictures can be opened, the others with reasons, and for heads image_id → tower output."""
     if train.tune != "heads":  # what cannot be opened must be known before the first step
         records, broken = check_images(encoder, readable, workers=train.workers, talk=talk)
         return records, broken, {}
     if processes.count > 1:  # each process encodes its share; then all find all of it in the cache
-        image_rows(encoder, list(processes.share(readable)), hashes, workers=train.workers, talk=talk)
+        image_rows(encoder, list(processes.share(readable)), workers=train.workers, talk=talk)
         processes.wait()
-    found = image_rows(encoder, readable, hashes, workers=train.workers, talk=talk)
+    found = image_rows(encoder, readable, workers=train.workers, talk=talk)
     records = [readable[row] for row in found.kept]
     return records, found.skipped, {record.image_id: row for record, row in zip(records, found.rows, strict=True)}
 

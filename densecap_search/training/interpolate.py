@@ -16,7 +16,7 @@ from torch import Tensor
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
 from densecap_search.config import RunConfig, TrainConfig
-from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.content import read_contents
 from densecap_search.errors import ConfigError
 from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
 from densecap_search.files import write_json
@@ -72,10 +72,9 @@ Figures = dict[str, dict[str, float]]  # direction → metric → value
 
 def measure_mixtures(
     encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor],
-    sets: Mapping[str, tuple[Sequence[Record], Mapping[str, str]]], *, cached: bool, workers: int | None = None,
-    talk: Talk = SILENT,
+    sets: Mapping[str, Sequence[Record]], *, cached: bool, workers: int | None = None, talk: Talk = SILENT,
 ) -> dict[str, list[Figures]]:
-    """Retrieval on several sets of records (each with its content hashes) at every α of ALPHAS; by name of the set.
+    """Retrieval on several sets of records (read before) at every α of ALPHAS; by name of the set.
 
     cached: whether the towers are the same in all mixtures. The encoder is left with the last one's weights.
     """
@@ -83,10 +82,9 @@ def measure_mixtures(
     rows: dict[str, PairRows] = {}
     for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
         encoder.model.load_state_dict(mix(original, tuned, alpha))
-        for name, (records, hashes) in sets.items():
+        for name, records in sets.items():
             if not cached or name not in rows:
-                readable = [record for record in records if record.image_id in hashes]
-                rows[name] = pair_rows(encoder, readable, hashes, cached=cached, workers=workers)
+                rows[name] = pair_rows(encoder, records, cached=cached, workers=workers)
             found[name].append(rows[name].pairs(encoder).mean_figures())
     return found
 
@@ -95,14 +93,12 @@ def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping
             train: TrainConfig, data: TrainingData, talk: Talk) -> Curve:
     if not data.splits.val:
         raise ConfigError("train.interpolate auto needs validation pictures to choose by; give a number")
-    sets: dict[str, tuple[Record, ...]] = {"val": data.splits.val}
-    hashes = dict(data.hashes)
+    sets: dict[str, Sequence[Record]] = {"val": data.splits.val}
     if config.data.retain:
         retained = read_collection(Path(config.data.retain)).captioned
-        sets["retain"] = retained
-        hashes |= hash_images(retained, workers=train.workers)[0]
-    measured = measure_mixtures(encoder, original, tuned, {name: (records, hashes) for name, records in sets.items()},
-                                cached=train.tune == "heads", workers=train.workers, talk=talk)
+        sets["retain"], _ = read_contents(retained, workers=train.workers)
+    measured = measure_mixtures(encoder, original, tuned, sets, cached=train.tune == "heads", workers=train.workers,
+                                talk=talk)
     found = {name: [mean_recall_at_1(figures) for figures in curve] for name, curve in measured.items()}
     total = [sum(values) for values in zip(*found.values(), strict=True)]
     best = max(range(len(ALPHAS)), key=lambda number: (total[number], ALPHAS[number]))

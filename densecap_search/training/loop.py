@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from densecap_search.training.distributed import Processes, joined
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
 from densecap_search.training.objectives import OBJECTIVES, late_interaction
+from densecap_search.training.run_folder import BEST, CONFIG, LOG, SPLIT, read_split_file, write_splits
 
-LOG, BEST, CONFIG, SPLIT = "log.jsonl", "best.json", "config.yaml", "split.json"
 SAVE_SECONDS = 30.0  # runs of a few seconds an epoch do not write the same 100 MB every time
 MAX_LOGIT_SCALE = 100.0  # Radford et al. 2021, §2.5
 
@@ -95,6 +95,7 @@ def finetune(
     and the first one writes and speaks.
     """
     started = time.monotonic()
+    config = replace(config, model=config.model.resolved())  # the run is used from other folders too
     _check_folder(run, resume)
     with joined() as processes:
         talk = talk if processes.first else SILENT
@@ -130,10 +131,7 @@ def finetune(
 
 
 def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
-    model = config.model
-    encoder = load_encoder(model.name, pretrained=model.pretrained, arch=model.arch,
-                           context_length=model.context_length, resize=model.resize, long_text=model.long_text,
-                           device=config.train.device, precision=config.train.precision,
+    encoder = load_encoder(config.model, device=config.train.device, precision=config.train.precision,
                            max_pixels=config.data.max_pixels)
     train = settings.with_tune_defaults(config.train, tuning.default_tune(encoder))
     objective = OBJECTIVES[train.objective]
@@ -183,11 +181,7 @@ class _Job:
         if self.processes.first:
             self.run.mkdir(parents=True, exist_ok=True)
             write_text(self.run / CONFIG, settings.to_yaml(config))
-            splits, hashes = self.data.splits, self.data.hashes
-            named = {name: {record.image_id: hashes[record.image_id] for record in part}
-                     for name, part in (("train", splits.train), ("val", splits.val), ("test", splits.test))}
-            write_json(self.run / SPLIT, {"made": splits.made, "seed": config.split_seed,
-                                          "collection": collection.fingerprint(), **named})
+            write_splits(self.run, self.data.splits, config.split_seed, collection)
         self._log_epoch(0, self._validate(0), None, 0.0)
         if self.processes.first:
             checkpoint.save_encoder(self.encoder, self.run)
@@ -369,7 +363,7 @@ class _Job:
         frozen = self.train.tune == "heads"
         with self._measured_weights():
             rows = self.val_rows or pair_rows(
-                self.encoder, records, self.data.hashes, workers=self.train.workers,
+                self.encoder, records, workers=self.train.workers,
                 cached=frozen or epoch == 0)  # a tower that trains is another after every epoch
             self.val_rows = rows if frozen else None
             return Evaluated(epoch, self.at.step, rows.pairs(self.encoder).mean_figures())
@@ -417,7 +411,7 @@ class _Job:
 
     def restore(self, state: Mapping[str, Any], collection: Collection) -> None:
         """Continue where :meth:`save_state` left off."""
-        saved = _read_split_file(self.run)
+        saved = read_split_file(self.run)
         if saved is None:
             raise RunError(f"{self.run / SPLIT} is missing or damaged: the run cannot be continued; train anew")
         if saved["collection"] != collection.fingerprint():
@@ -482,21 +476,3 @@ def _describe_epoch(row: Mapping[str, Any]) -> str:
         t2i, i2t = row["val"]["text_to_image"], row["val"]["image_to_text"]
         text += f", val R@1 text→image {t2i['R@1']:.1f}, image→text {i2t['R@1']:.1f}"
     return text
-
-
-def read_splits(run: Path) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
-    """Of a run folder: image_id → split and content hash, and the content hashes of what it was trained on."""
-    saved = _read_split_file(run)
-    if saved is None:
-        return {}, frozenset()
-    chosen = {image_id: (split, content) for split in ("train", "val", "test")
-              for image_id, content in saved[split].items()}
-    return chosen, frozenset(saved["train"].values())
-
-
-def _read_split_file(run: Path) -> dict[str, Any] | None:
-    try:
-        saved: dict[str, Any] = json.loads((run / SPLIT).read_text(encoding="utf-8"))
-        return saved
-    except (OSError, json.JSONDecodeError):
-        return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import load_config
+from densecap_search.config import ModelConfig, load_config
 from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.sources import load_encoder
@@ -43,11 +43,13 @@ def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome
     run, index = folder / "run", folder / "index"
     config = load_config(overrides=[("train.seed", seed)])
     test = select_splits(collection, ["test"])
-    before = evaluate(load_encoder("starter"), test, model="starter", collection="scenes", splits=["test"], talk=talk)
+    before = evaluate(load_encoder(ModelConfig()), test, model="starter", collection="scenes", splits=["test"],
+                      talk=talk)
+    tuned = ModelConfig(str(run)).resolved()
     finetune(collection, config, run, talk=talk)
-    encoder = load_encoder(str(run))
+    encoder = load_encoder(tuned)
     after = evaluate(encoder, test, model=str(run), collection="scenes", splits=["test"], talk=talk)
-    made = update_index(collection, encoder, {"name": str(run.resolve())}, index, talk=talk).index
+    made = update_index(collection, encoder, tuned, index, talk=talk).index
     query = test[0].captions[0]
     hits, _ = Searcher(encoder, made).by_captions([query], len(made.entries))
     rank = next(hit.rank for hit in hits[0] if hit.image_id == test[0].image_id)

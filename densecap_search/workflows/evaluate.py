@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import load_config
-from densecap_search.embedding.content import hash_images
+from densecap_search.config import ModelConfig, load_config
+from densecap_search.embedding.content import with_contents
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare_reports
-from densecap_search.evaluation.evaluate import Hashed, Report, evaluate
+from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.evaluation.index_recall import measure_index
 from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
 from densecap_search.evaluation.pairs import mean_recall_at_1
@@ -24,23 +23,20 @@ from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.index import load_index
 from densecap_search.talk import Talk
 from densecap_search.training import interpolate
-from densecap_search.training.loop import CONFIG, read_splits
-
-Model = dict[str, Any]  # keywords of load_encoder
+from densecap_search.training.run_folder import CONFIG, read_splits
 
 
 @dataclass(frozen=True)
 class _Set:
-    """Records of one collection that are measured."""
+    """Records of one collection that are measured; those that can be read carry their content."""
 
     collection: str
     splits: tuple[str, ...]
     records: tuple[Record, ...]
-    hashed: Hashed
 
 
 def run_evaluation(
-    collection: Collection, models: Sequence[Model], *, splits: Sequence[str], precision: str = "fp32",
+    collection: Collection, models: Sequence[ModelConfig], *, splits: Sequence[str], precision: str = "fp32",
     device: str = "auto", long_text: str | None = None, max_pixels: int | None = None, slices: Sequence[str] = (),
     index: Path | None = None, retain: Collection | None = None, talk: Talk,
 ) -> Outcome:
@@ -50,56 +46,63 @@ def run_evaluation(
     long_text, max_pixels: as for load_encoder, for all models.
     retain: also measured with the first model and with the one before it (the second one, or what its run began with).
     """
+    if long_text:
+        models = [replace(model, long_text=long_text) for model in models]
     before = None if retain is None else _model_before(models)
-    load = partial(load_encoder, device=device, precision=precision, long_text=long_text, max_pixels=max_pixels)
+    load = partial(load_encoder, device=device, precision=precision, max_pixels=max_pixels)
     chosen = _choose(collection, models, splits, talk)
     reports: list[Report] = []
     found_index = None
     for model in models:
-        encoder = load(**model)
+        encoder = load(model)
         # all models by the parts of the first: hardness, for one, is another under each
         reports.append(_measure(encoder, model, chosen, reports[0].parts if reports else slices, talk))
         if index is not None and model is models[0] and reports[0].pairs is not None:
-            found_index = measure_index(load_index(index), reports[0].pairs, chosen.hashed[0], str(model["name"]),
-                                        encoder.fingerprint())
+            found_index = measure_index(load_index(index), reports[0].pairs, model.name, encoder.fingerprint())
     retention = None
     if retain is not None and before is not None:
-        retention = _retention(load(**models[0]), load(**before), (models[0], before), chosen, retain, talk)
+        retention = _retention(load(models[0]), load(before), (models[0], before), chosen, retain, talk)
     return Outcome(tuple(reports), tuple(compare_reports(reports[0], other) for other in reports[1:]), found_index,
                    retention)
 
 
-def _choose(collection: Collection, models: Sequence[Model], splits: Sequence[str], talk: Talk) -> _Set:
+def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Sequence[str], talk: Talk) -> _Set:
     """The records of the splits; where the table has none, those that the first run among the models has set aside."""
-    made = next((found for model in models if (found := read_splits(Path(model["name"]))[0])), {})
-    hashed = hash_images(collection.captioned, talk=talk) if made else None
-    same = {name: split for name, (split, content) in made.items() if hashed and hashed[0].get(name) == content}
+    made = next((found for model in models if (found := read_splits(Path(model.name))[0])), {})
+    if made:
+        collection = with_contents(collection, talk=talk)
+    here = {record.image_id: record.content.hash for record in collection.captioned if record.content}
+    same = {name: split for name, (split, content) in made.items() if here.get(name) == content}
     if len(same) < len(made):
         talk.say(f"{len(made) - len(same)} of the {len(made)} pictures that the run split are not here or have changed")
     records = select_splits(collection, splits, same)
-    return _Set(collection.name, tuple(splits), records, hashed or hash_images(records, talk=talk))
+    return _read_set(collection.name, tuple(splits), records, talk)
 
 
-def _measure(encoder: DualEncoder, model: Model, chosen: _Set, slices: Sequence[str] | Sequence[Parts], talk: Talk
+def _read_set(name: str, splits: tuple[str, ...], records: tuple[Record, ...], talk: Talk) -> _Set:
+    return _Set(name, splits, with_contents(Collection(name, records), talk=talk).records)
+
+
+def _measure(encoder: DualEncoder, model: ModelConfig, chosen: _Set, slices: Sequence[str] | Sequence[Parts], talk: Talk
              ) -> Report:
-    _, trained = read_splits(Path(model["name"]))
-    return evaluate(encoder, chosen.records, model=str(model["name"]), collection=chosen.collection,
-                    splits=chosen.splits, trained_hashes=trained, hashed=chosen.hashed, slices=slices, talk=talk)
+    _, trained = read_splits(Path(model.name))
+    return evaluate(encoder, chosen.records, model=model.name, collection=chosen.collection,
+                    splits=chosen.splits, trained=trained, slices=slices, talk=talk)
 
 
-def _model_before(models: Sequence[Model]) -> Model:
+def _model_before(models: Sequence[ModelConfig]) -> ModelConfig:
     """The second model, or what the first one's run began with."""
     if len(models) > 1:
         return models[1]
-    saved = Path(models[0]["name"]) / CONFIG
+    saved = Path(models[0].name) / CONFIG
     if not saved.is_file():
-        raise ConfigError(f"--retain compares with the model before, but {models[0]['name']} is no run folder; name "
+        raise ConfigError(f"--retain compares with the model before, but {models[0].name} is no run folder; name "
                           "that model with --against")
-    return {name: value for name, value in asdict(load_config(saved).model).items() if value is not None}
+    return load_config(saved).model
 
 
-def _retention(encoder: DualEncoder, old: DualEncoder, models: tuple[Model, Model], target: _Set, retain: Collection,
-               talk: Talk) -> Retention:
+def _retention(encoder: DualEncoder, old: DualEncoder, models: tuple[ModelConfig, ModelConfig], target: _Set,
+               retain: Collection, talk: Talk) -> Retention:
     """The second collection with both models, and mixtures of the two on both collections."""
     kept = _kept_set(retain, target.splits, talk)
     now, before = (_measure(each, model, kept, (), talk) for each, model in zip((encoder, old), models, strict=True))
@@ -113,7 +116,7 @@ def _kept_set(retain: Collection, splits: tuple[str, ...], talk: Talk) -> _Set:
         records, splits = retain.captioned, ("all",)
     if not records:
         raise CollectionError(f"{retain.name} has no picture with a caption: nothing to retain")
-    return _Set(retain.name, splits, records, hash_images(records, talk=talk))
+    return _read_set(retain.name, splits, records, talk)
 
 
 def _mixtures(encoder: DualEncoder, old: DualEncoder, target: _Set, kept: _Set, talk: Talk) -> Mixtures | None:
@@ -123,7 +126,8 @@ def _mixtures(encoder: DualEncoder, old: DualEncoder, target: _Set, kept: _Set, 
         talk.say(f"{old.name} and {encoder.name} are not of one architecture: no weights between them")
         return None
     towers = all(encoder.tower_fingerprint(tower) == old.tower_fingerprint(tower) for tower in ("image", "text"))
-    sets = {"target": (target.records, target.hashed[0]), "retained": (kept.records, kept.hashed[0])}
+    sets = {name: [record for record in each.records if record.content] for name, each in
+            (("target", target), ("retained", kept))}
     found = interpolate.measure_mixtures(encoder, original, tuned, sets, cached=towers, talk=talk)
     curves = {name: tuple(mean_recall_at_1(figures) for figures in curve) for name, curve in found.items()}
     return Mixtures(interpolate.ALPHAS, curves["target"], curves["retained"])

@@ -8,6 +8,7 @@ import pytest
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.config import ModelConfig
 from densecap_search.embedding.towers import embed_segments
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import Relevance, rank_queries
@@ -27,7 +28,7 @@ def treated(long_text: str, context_length: int = 77) -> DualEncoder:
 @pytest.fixture
 def searchers(photos: Path, tmp_path: Path) -> dict[str, Searcher]:
     """One index, searched by each treatment."""
-    index = update_index(read_collection(photos), treated("cut"), {"name": "tiny"}, tmp_path / "index").index
+    index = update_index(read_collection(photos), treated("cut"), ModelConfig("tiny"), tmp_path / "index").index
     return {name: Searcher(treated(name), index) for name in ("cut", "mean", "best")}
 
 

@@ -10,7 +10,7 @@ from helpers import make_tiny
 from densecap_search.collection.readers import read_collection
 from densecap_search.embedding import towers as embeddings
 from densecap_search.embedding.cache import RowCache
-from densecap_search.embedding.content import ahead, hash_images
+from densecap_search.embedding.content import ahead, read_contents
 from densecap_search.embedding.towers import embed_images, embed_texts
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder
@@ -31,8 +31,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_embeddings_are_those_of_the_encoder(collection, tiny):
-    hashes, _ = hash_images(collection.records)
-    found, skipped = embed_images(tiny, collection.records, hashes)
+    records, _ = read_contents(collection.records)
+    found, skipped = embed_images(tiny, records)
     assert skipped == ()
     assert found.image_ids == tuple(record.image_id for record in collection.records)
     pixels = torch.stack([embeddings.read_pixels(tiny, record.image) for record in collection.records])
@@ -40,9 +40,9 @@ def test_embeddings_are_those_of_the_encoder(collection, tiny):
 
 
 def test_what_was_encoded_once_is_read_from_the_cache(collection, tiny, counted):
-    hashes, _ = hash_images(collection.records)
-    first, _ = embed_images(tiny, collection.records, hashes)
-    again, _ = embed_images(tiny, collection.records, hashes)
+    records, _ = read_contents(collection.records)
+    first, _ = embed_images(tiny, records)
+    again, _ = embed_images(tiny, records)
     captions = [record.captions[0] for record in collection.records]
     texts, _ = embed_texts(tiny, captions + captions[:3])
     texts_again, _ = embed_texts(make_tiny(), captions)
@@ -50,28 +50,28 @@ def test_what_was_encoded_once_is_read_from_the_cache(collection, tiny, counted)
     assert np.array_equal(first.vectors, again.vectors)
     assert np.array_equal(texts[:24], texts_again)
     assert np.array_equal(texts[24:], texts[:3])
-    embed_images(make_tiny(seed=1), collection.records, hashes)
+    embed_images(make_tiny(seed=1), records)
     assert counted["image"] == 48
 
 
 def test_a_new_head_reuses_the_tower(collection, tiny, counted):
-    hashes, _ = hash_images(collection.records)
-    before, _ = embed_images(tiny, collection.records, hashes)
+    records, _ = read_contents(collection.records)
+    before, _ = embed_images(tiny, records)
     with torch.no_grad():
         tiny.model.visual.proj.normal_()
-    after, _ = embed_images(tiny, collection.records, hashes)
+    after, _ = embed_images(tiny, records)
     assert counted["image"] == 24
     assert not np.allclose(before.vectors, after.vectors)
 
 
 def test_broken_pictures_are_left_out_and_the_others_stay_aligned(photos: Path, tiny):
     whole = read_collection(photos)
-    hashes, _ = hash_images(whole.records)
-    good, _ = embed_images(tiny, whole.records, hashes)
+    records, _ = read_contents(whole.records)
+    good, _ = embed_images(tiny, records)
     for name in ("green-left-box.png", "blue-right-ball.png"):
         (photos / name).write_bytes((photos / name).read_bytes()[:70])
-    hashes, _ = hash_images(whole.records)
-    found, skipped = embed_images(tiny, whole.records, hashes, cached=False)
+    records, _ = read_contents(whole.records)
+    found, skipped = embed_images(tiny, records, cached=False)
     assert sorted(Path(skip.path).name for skip in skipped) == ["blue-right-ball.png", "green-left-box.png"]
     assert len(found.image_ids) == 22
     expected = dict(zip(good.image_ids, good.vectors, strict=True))
@@ -80,11 +80,11 @@ def test_broken_pictures_are_left_out_and_the_others_stay_aligned(photos: Path, 
 
 
 def test_vectors_that_are_not_finite_are_refused_by_name(collection, tiny):
-    hashes, _ = hash_images(collection.records)
+    records, _ = read_contents(collection.records)
     with torch.no_grad():
         tiny.model.visual.proj.fill_(float("nan"))
     with pytest.raises(ModelError, match=r"not finite for 24 inputs, the first is 'blue-left-ball\.png'"):
-        embed_images(tiny, collection.records, hashes)
+        embed_images(tiny, records)
 
 
 def test_a_damaged_cache_is_computed_again(tmp_path: Path):

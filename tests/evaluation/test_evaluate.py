@@ -10,7 +10,7 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
-from densecap_search.embedding.content import hash_images
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import read_pixels
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare
@@ -54,8 +54,8 @@ def test_several_captions_are_each_a_query_and_the_best_counts_for_the_picture(c
 
 
 def test_pictures_that_were_trained_on_are_counted(collection, tiny):
-    hashes, _ = hash_images(collection.records[:7])
-    assert report_of(tiny, collection.records, trained_hashes=frozenset(hashes.values())).trained_on == 7
+    seven, _ = read_contents(collection.records[:7])
+    assert report_of(tiny, collection.records, trained=frozenset(record.hash for record in seven)).trained_on == 7
 
 
 def test_the_json_has_the_promised_shape(collection, tiny):

@@ -9,6 +9,7 @@ import pytest
 
 from densecap_search.collection.records import Record
 from densecap_search.inspection.duplicates import near, near_pictures, normal_caption, same
+from densecap_search.inspection.pictures import Pictures
 
 
 def records(count: int) -> list[Record]:
@@ -42,13 +43,13 @@ def test_groups_hang_together_through_pairs_and_each_row_names_its_closest():
 def test_near_pictures_are_different_files_at_most_four_bits_apart():
     hashes = {"r0": "x", "r1": "x", "r2": "y", "r3": "z", "r4": "v", "r5": "w"}
     codes = {"r0": 0, "r1": 0, "r2": 0b1111, "r3": 0b11111 << 40, "r4": 2**63, "r5": 2**63}
-    found = near_pictures(records(6), hashes, codes)
+    found = near_pictures(records(6), Pictures(hashes, codes, (), ()))
     assert found.groups == ((0, 2, 4, 5),)  # r1 is r0's copy; r3 is 5 bits from r0
     assert found.pairs == ((4, 5, 0.0), (0, 4, 1.0), (0, 2, 4.0))
 
 
 def test_many_frames_of_a_still_scene_are_one_group():
     names = [f"r{number}" for number in range(3000)]
-    found = near_pictures(records(3000), {name: name for name in names}, dict.fromkeys(names, 7))
+    found = near_pictures(records(3000), Pictures({name: name for name in names}, dict.fromkeys(names, 7), (), ()))
     assert found.groups == (tuple(range(3000)),)
     assert len(found.pairs) == 2999

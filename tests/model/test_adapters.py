@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_mixed, make_tiny
+from helpers import load, make_mixed, make_tiny
 from torch import nn
 
 from densecap_search.errors import MissingPackage
@@ -14,7 +14,6 @@ from densecap_search.model.adapters import adapter_state, merged_state
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.folding import SplitAttention
-from densecap_search.model.sources import load_encoder
 from densecap_search.model.tuning import TOWERS, select_parameters, set_training_mode
 
 
@@ -22,7 +21,7 @@ from densecap_search.model.tuning import TOWERS, select_parameters, set_training
 def make(request, tmp_path: Path):
     return {"open_clip": make_tiny, "timm and BERT": lambda: make_mixed(tmp_path),
             "timm ViT and BERT": lambda: make_mixed(tmp_path, "test_vit"),
-            "starter": lambda: load_encoder("starter", device="cpu")}[request.param]
+            "starter": lambda: load("starter", device="cpu")}[request.param]
 
 
 def batch(encoder: DualEncoder) -> tuple[torch.Tensor, torch.Tensor]:

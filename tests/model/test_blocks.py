@@ -3,11 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import make_mixed, make_tiny
+from helpers import load, make_mixed, make_tiny
 
 from densecap_search.errors import ModelError
 from densecap_search.model.blocks import find_blocks
-from densecap_search.model.sources import load_encoder
 from densecap_search.model.tuning import select_parameters
 
 
@@ -43,7 +42,7 @@ def test_timm_and_hugging_face_towers_are_numbered_too(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_starter_has_16_blocks_and_6():
-    encoder = load_encoder("starter")
+    encoder = load("starter")
     assert [find_blocks(encoder, tower).count for tower in ("image", "text")] == [16, 6]
 
 
@@ -57,4 +56,4 @@ def test_every_parameter_has_a_number_with_and_without_adapters(tmp_path: Path):
 
 def test_a_tower_without_a_list_of_blocks_is_refused_by_name():
     with pytest.raises(ModelError, match=r"the image tower of RN50 \(random\) is a ModifiedResNet, which has no list of"):
-        find_blocks(load_encoder("RN50", pretrained="random"), "image")
+        find_blocks(load("RN50", pretrained="random"), "image")

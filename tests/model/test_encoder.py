@@ -7,12 +7,11 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
-from helpers import TINY, make_tiny
+from helpers import TINY, load, make_tiny
 
 from densecap_search.errors import ModelError, RunError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder, default_preprocess
-from densecap_search.model.sources import load_encoder
 
 CAPTIONS = ["a red ball on the left", "a blue box", "word " * 300]
 
@@ -67,7 +66,7 @@ def test_a_tower_and_its_head_make_the_embedding(tiny, tower):
 def test_a_run_folder_moved_elsewhere_gives_the_same_vectors(tiny, tmp_path: Path):
     save_encoder(tiny, tmp_path / "run")
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    again = load_encoder(str(tmp_path / "elsewhere"))
+    again = load(str(tmp_path / "elsewhere"))
     pixels, ids = torch.randn(2, 3, 32, 32), tiny.tokenize(CAPTIONS).ids
     assert torch.allclose(tiny.encode_image(pixels), again.encode_image(pixels), atol=1e-6)
     assert torch.allclose(tiny.encode_text(ids), again.encode_text(again.tokenize(CAPTIONS).ids), atol=1e-6)
@@ -105,14 +104,14 @@ def test_names_are_read_as_people_write_them():
     with pytest.raises(ModelError, match=r"no model is called 'ViT-B-17' .*did you mean ViT-B-1"):
         open_clip_name("ViT-B-17")
     with pytest.raises(ModelError, match=r"ViT-B-16 needs weights: --pretrained with one of openai, "):
-        load_encoder("ViT-B-16")
+        load("ViT-B-16")
     with pytest.raises(ModelError, match=r"--pretrained nope is neither a file nor a tag of ViT-B-16; tags: openai"):
-        load_encoder("ViT-B-16", pretrained="nope")
+        load("ViT-B-16", pretrained="nope")
 
 
 def test_captioning_models_are_refused_by_name():
     with pytest.raises(ModelError, match="captioning model"):
-        load_encoder("coca_ViT-B-32", pretrained="random")
+        load("coca_ViT-B-32", pretrained="random")
 
 
 def test_a_damaged_run_folder_says_which_file(tiny, tmp_path: Path):
@@ -140,7 +139,7 @@ def test_long_clip_weights_are_recognised_and_their_two_tables_become_one(tmp_pa
     state = plain_state(context_length=248)
     residual = torch.randn_like(state["positional_embedding"])
     torch.save({**state, "positional_embedding_res": residual}, tmp_path / "longclip.pt")
-    encoder = load_encoder(str(tmp_path / "longclip.pt"))
+    encoder = load(str(tmp_path / "longclip.pt"))
     assert encoder.context_length == 248
     assert encoder.spec.model_cfg["quick_gelu"] is True
     positions = encoder.model.text.positional_embedding
@@ -153,9 +152,9 @@ def test_a_checkpoint_without_architecture_asks_for_it_and_a_wrong_one_is_named(
     path = tmp_path / "clip.pt"
     torch.save(plain_state(), path)
     with pytest.raises(ModelError, match=r"clip\.pt: the keys do not tell the architecture; name it with --arch"):
-        load_encoder(str(path))
+        load(str(path))
     with pytest.raises(ModelError, match=r"clip\.pt does not fit this architecture: \d+ tensors are missing"):
-        load_encoder(str(path), arch="ViT-B-32")
+        load(str(path), arch="ViT-B-32")
 
 
 def test_a_file_that_would_run_code_is_not_unpickled(tmp_path: Path):
@@ -167,14 +166,14 @@ def test_a_file_that_would_run_code_is_not_unpickled(tmp_path: Path):
 
     (tmp_path / "evil.pt").write_bytes(pickle.dumps({"state_dict": Evil()}))
     with pytest.raises(ModelError, match=r"evil\.pt cannot be read as plain tensors"):
-        load_encoder(str(tmp_path / "evil.pt"), arch="ViT-B-32")
+        load(str(tmp_path / "evil.pt"), arch="ViT-B-32")
     assert not (tmp_path / "ran").exists()
 
 
 def test_random_weights_are_the_same_every_time():
-    first = load_encoder("RN50", pretrained="random").fingerprint()
+    first = load("RN50", pretrained="random").fingerprint()
     torch.manual_seed(99)
-    assert load_encoder("RN50", pretrained="random").fingerprint() == first
+    assert load("RN50", pretrained="random").fingerprint() == first
 
 
 def test_tokens_come_with_the_same_embeddings_and_padding_is_no_word(tiny):

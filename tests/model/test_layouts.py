@@ -12,7 +12,7 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
-from helpers import TINY
+from helpers import TINY, load
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -24,7 +24,6 @@ from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.layouts import LAYOUTS, find_layout
-from densecap_search.model.sources import load_encoder
 
 CAPTIONS = ["a red ball", "two boats lie before a white lighthouse at dawn", "word " * 60 + "red", ""]
 LONG = [*CAPTIONS, "word " * 150 + "blue"]
@@ -80,7 +79,7 @@ def assert_same_as_hf(encoder: DualEncoder, theirs: CLIPModel, captions: list[st
 def test_a_hugging_face_folder_gives_the_vectors_of_transformers(said: dict, tmp_path: Path):
     theirs = hf_model(**said)
     theirs.save_pretrained(tmp_path)
-    encoder = load_encoder(str(tmp_path), context_length=said.get("positions", 77))
+    encoder = load(str(tmp_path), context_length=said.get("positions", 77))
     assert_same_as_hf(encoder, theirs, LONG if "positions" in said else CAPTIONS)
     assert encoder.spec.model_cfg["quick_gelu"] == (said.get("act") != "gelu")
 
@@ -95,13 +94,13 @@ def test_these_comparisons_would_see_a_wrong_activation_eps_or_number_of_heads(t
             config[tower].update(change)
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(AssertionError):
-            assert_same_as_hf(load_encoder(str(folder), context_length=77), theirs, CAPTIONS)
+            assert_same_as_hf(load(str(folder), context_length=77), theirs, CAPTIONS)
 
 
 def test_a_bare_state_dict_of_hugging_face_is_taken_as_one_of_openai(tmp_path: Path):
     theirs = hf_model(width=128, heads=2, positions=248)  # heads of 64
     save_file(theirs.state_dict(), tmp_path / "goal.safetensors")
-    encoder = load_encoder(str(tmp_path / "goal.safetensors"))
+    encoder = load(str(tmp_path / "goal.safetensors"))
     assert encoder.name == "goal.safetensors (Hugging Face CLIPModel, QuickGELU)"
     assert encoder.context_length == 248
     assert_same_as_hf(encoder, theirs, LONG)
@@ -110,7 +109,7 @@ def test_a_bare_state_dict_of_hugging_face_is_taken_as_one_of_openai(tmp_path: P
 def test_a_file_in_a_hugging_face_folder_is_read_with_the_config_beside_it(tmp_path: Path):
     theirs = hf_model(act="gelu")
     theirs.save_pretrained(tmp_path)
-    assert_same_as_hf(load_encoder(str(tmp_path / "model.safetensors"), context_length=77), theirs, CAPTIONS)
+    assert_same_as_hf(load(str(tmp_path / "model.safetensors"), context_length=77), theirs, CAPTIONS)
 
 
 def test_arch_tells_what_a_bare_state_dict_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -119,7 +118,7 @@ def test_arch_tells_what_a_bare_state_dict_does_not(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "Tiny", {"embed_dim": 16, "vision_cfg": image, "text_cfg": text})
     theirs = hf_model(width=128, heads=2, positions=100, act="gelu")
     torch.save(theirs.state_dict(), tmp_path / "laion.bin")
-    assert_same_as_hf(load_encoder(str(tmp_path / "laion.bin"), arch="Tiny", context_length=100), theirs, CAPTIONS)
+    assert_same_as_hf(load(str(tmp_path / "laion.bin"), arch="Tiny", context_length=100), theirs, CAPTIONS)
 
 
 def test_an_image_tower_wider_than_openais_does_not_get_a_guessed_number_of_heads(tmp_path: Path):
@@ -127,24 +126,24 @@ def test_an_image_tower_wider_than_openais_does_not_get_a_guessed_number_of_head
     state["vision_model.embeddings.patch_embedding.weight"] = torch.zeros(1280, 3, 8, 8)
     save_file(state, tmp_path / "huge.safetensors")
     with pytest.raises(ModelError, match=r"huge\.safetensors: its image tower is 1280 wide, .*put its config\.json beside it, or .*--arch"):
-        load_encoder(str(tmp_path / "huge.safetensors"))
+        load(str(tmp_path / "huge.safetensors"))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "model.clip.", "clip.", "_forward_module.model."])
 def test_what_wrappers_put_before_the_names_is_taken_off(prefix: str, tmp_path: Path):
     theirs = hf_model()
     theirs.save_pretrained(tmp_path)
-    expected = load_encoder(str(tmp_path)).fingerprint()
+    expected = load(str(tmp_path)).fingerprint()
     wrapped = {f"{prefix}{name}": value for name, value in theirs.state_dict().items()}
     torch.save({"epoch": 3, "state_dict": wrapped}, tmp_path / "wrapped.pt")
-    assert load_encoder(str(tmp_path / "wrapped.pt")).fingerprint() == expected
+    assert load(str(tmp_path / "wrapped.pt")).fingerprint() == expected
 
 
 def test_two_models_in_one_file_are_not_mixed(tmp_path: Path):
     state = hf_model().state_dict()
     torch.save({**state, "module.logit_scale": torch.zeros([])}, tmp_path / "two.pt")
     with pytest.raises(ModelError, match=r"two\.pt: it holds two tensors logit_scale, one of them as module\.logit_scale"):
-        load_encoder(str(tmp_path / "two.pt"))
+        load(str(tmp_path / "two.pt"))
 
 
 def shard_by_hand(state: dict[str, torch.Tensor], folder: Path) -> None:
@@ -165,7 +164,7 @@ def test_the_files_of_a_hugging_face_folder_may_be_whole_or_in_shards(tmp_path: 
         (tmp_path / name / "model.safetensors").unlink()
     torch.save(theirs.state_dict(), tmp_path / "bin" / "pytorch_model.bin")
     shard_by_hand(theirs.state_dict(), tmp_path / "bins")
-    prints = {load_encoder(str(tmp_path / name)).fingerprint() for name in ("whole", "shards", "bin", "bins")}
+    prints = {load(str(tmp_path / name)).fingerprint() for name in ("whole", "shards", "bin", "bins")}
     assert len(prints) == 1
 
 
@@ -174,20 +173,20 @@ def test_a_missing_shard_is_named_and_none_is_looked_for_elsewhere(tmp_path: Pat
     shard = sorted(tmp_path.glob("*.safetensors"))[-1]
     shard.rename(tmp_path.parent / shard.name)
     with pytest.raises(ModelError, match=rf"index\.json names {shard.name}, which .* does not hold; bring the whole folder"):
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(index.read_text().replace(shard.name, f"../{shard.name}"))
     with pytest.raises(ModelError, match=rf"index\.json names \.\./{shard.name}, which"):
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
 
 
 def test_a_folder_of_another_kind_says_so(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
     with pytest.raises(ModelError, match="is a Hugging Face model of type 'siglip'; only those of type 'clip'"):
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(ModelError, match=r"has a config\.json but no weights; it needs one of model\.safetensors, "):
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
 
 
 @pytest.mark.parametrize(("tower", "change", "sentence"), [
@@ -203,7 +202,7 @@ def test_a_config_that_cannot_be_right_is_refused(tower: str, change: dict, sent
     config[f"{tower}_config"].update(change)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
     assert sentence in str(caught.value)
 
 
@@ -218,7 +217,7 @@ def test_the_oldest_configs_are_read_as_transformers_reads_them(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     again = CLIPModel.from_pretrained(tmp_path).eval()
     assert again.config.text_config.layer_norm_eps == 1e-5
-    assert_same_as_hf(load_encoder(str(tmp_path), context_length=77), again, CAPTIONS)
+    assert_same_as_hf(load(str(tmp_path), context_length=77), again, CAPTIONS)
 
 
 # preprocessing
@@ -238,7 +237,7 @@ def test_pictures_are_prepared_as_the_folder_says(settings: dict, tmp_path: Path
     noise = torch.randint(0, 256, (60, 84, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     picture = Image.fromarray(noise.numpy())
     expected = torch.from_numpy(theirs(picture, return_tensors="np").pixel_values[0])
-    encoder = load_encoder(str(tmp_path))
+    encoder = load(str(tmp_path))
     assert torch.allclose(encoder.normalise(encoder.preprocess(picture)[None])[0], expected, **TOLERANCE)
 
 
@@ -246,10 +245,10 @@ def test_settings_of_the_oldest_and_the_newest_folders_are_found(tmp_path: Path)
     hf_model().save_pretrained(tmp_path)
     old = {"size": 32, "crop_size": 32, "image_mean": [0.1, 0.2, 0.3]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(old))
-    assert load_encoder(str(tmp_path)).spec.preprocess["mean"] == (0.1, 0.2, 0.3)
+    assert load(str(tmp_path)).spec.preprocess["mean"] == (0.1, 0.2, 0.3)
     (tmp_path / "preprocessor_config.json").unlink()
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {**old, "image_mean": [0.4] * 3}}))
-    assert load_encoder(str(tmp_path)).spec.preprocess["mean"] == (0.4, 0.4, 0.4)
+    assert load(str(tmp_path)).spec.preprocess["mean"] == (0.4, 0.4, 0.4)
 
 
 @pytest.mark.parametrize(("settings", "reason"), [
@@ -263,7 +262,7 @@ def test_preprocessing_that_would_give_other_pixels_is_refused(settings: dict, r
     hf_model().save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError) as caught:
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
     assert "the preprocessing cannot be followed: " in str(caught.value)
     assert reason in str(caught.value)
 
@@ -293,7 +292,7 @@ def assert_same_as_open_clip(encoder: DualEncoder, theirs: nn.Module, size: int 
 def test_openais_state_dict_in_half_precision_gives_the_vectors_of_clip(cfg: dict, size: int, tmp_path: Path):
     theirs = plain_clip(cfg).half()
     torch.save({**theirs.state_dict(), **EXTRAS}, tmp_path / "clip.pt")
-    encoder = load_encoder(str(tmp_path / "clip.pt"), context_length=77)
+    encoder = load(str(tmp_path / "clip.pt"), context_length=77)
     assert encoder.name == "clip.pt (OpenAI CLIP, QuickGELU)"
     assert encoder.image_size == size
     assert_same_as_open_clip(encoder, theirs.float(), size)
@@ -315,7 +314,7 @@ def test_openais_torchscript_archive_gives_the_vectors_of_clip_and_its_program_i
 ):
     save_torchscript(plain_clip(), tmp_path / "ViT-B-32.pt")
     monkeypatch.setattr(torch.jit, "load", lambda *_: pytest.fail("its program was loaded"))
-    encoder = load_encoder(str(tmp_path / "ViT-B-32.pt"), context_length=77)
+    encoder = load(str(tmp_path / "ViT-B-32.pt"), context_length=77)
     assert_same_as_open_clip(encoder, plain_clip().half().float())
 
 
@@ -337,7 +336,7 @@ def test_a_file_that_would_run_code_is_refused(script: bool, tmp_path: Path):
     else:
         torch.save({"state_dict": Touch(ran)}, evil)
     with pytest.raises(ModelError, match=r"evil\.pt cannot be read as plain tensors \(UnpicklingError\); save its state_dict as \.safetensors"):
-        load_encoder(str(evil))
+        load(str(evil))
     assert not ran.exists()
     pickle.load(io.BytesIO(pickle.dumps(Touch(ran))))
     assert ran.exists()  # it does run where it is let
@@ -349,7 +348,7 @@ def test_a_tensor_that_reaches_beyond_its_storage_is_refused(tmp_path: Path):
         for name in whole.namelist():
             cut.writestr(name, whole.read(name)[:-64] if name.endswith("/data/3") else whole.read(name))
     with pytest.raises(ModelError, match=r"cut\.pt cannot be read as plain tensors \(RuntimeError\)"):
-        load_encoder(str(tmp_path / "cut.pt"))
+        load(str(tmp_path / "cut.pt"))
 
 
 def custom_clip(quick_gelu: bool) -> nn.Module:
@@ -364,16 +363,16 @@ def test_open_clips_own_layouts_give_its_vectors_with_the_architecture_that_is_n
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "Tiny", {**WIDE, "quick_gelu": quick_gelu})
     theirs = make(quick_gelu)
     torch.save({"epoch": 1, "name": "x", "state_dict": theirs.state_dict()}, tmp_path / "epoch_1.pt")
-    encoder = load_encoder(str(tmp_path / "epoch_1.pt"), arch="tiny", context_length=77)
+    encoder = load(str(tmp_path / "epoch_1.pt"), arch="tiny", context_length=77)
     assert_same_as_open_clip(encoder, theirs)
     with pytest.raises(ModelError, match=r"epoch_1\.pt: the keys do not tell the architecture; name it with --arch"):
-        load_encoder(str(tmp_path / "epoch_1.pt"))
+        load(str(tmp_path / "epoch_1.pt"))
 
 
 def test_quick_gelu_that_the_layout_tells_is_not_undone_by_arch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "Tiny", WIDE)
     torch.save({**plain_clip().state_dict(), **EXTRAS}, tmp_path / "clip.pt")
-    assert_same_as_open_clip(load_encoder("Tiny", pretrained=str(tmp_path / "clip.pt"), context_length=77), plain_clip())
+    assert_same_as_open_clip(load("Tiny", pretrained=str(tmp_path / "clip.pt"), context_length=77), plain_clip())
 
 
 # Long-CLIP
@@ -411,7 +410,7 @@ def test_long_clip_gives_the_vectors_of_its_two_tables(tmp_path: Path):
     trained = torch.randn(248, 64, generator=torch.Generator().manual_seed(4))
     state = {**theirs.state_dict(), "positional_embedding_res": trained}
     torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "longclip-B.pt")
-    encoder = load_encoder(str(tmp_path / "longclip-B.pt"))
+    encoder = load(str(tmp_path / "longclip-B.pt"))
     ids = open_clip.SimpleTokenizer(context_length=248)(LONG)
     assert torch.allclose(encoder.encode_text(encoder.tokenize(LONG).ids), long_clip_text(state, ids), **TOLERANCE)
     with torch.no_grad():
@@ -437,7 +436,7 @@ def test_a_layout_that_is_not_known_says_what_was_seen(tmp_path: Path):
     state = {f"{name}.weight": torch.zeros(1) for name in ("backbone.a", "backbone.b", "head")}
     save_file(state, tmp_path / "x.safetensors")
     with pytest.raises(ModelError, match=r"x\.safetensors has a layout that is not known: 3 tensors whose names begin with backbone, head; known layouts are Long-CLIP, OpenAI CLIP, "):
-        load_encoder(str(tmp_path / "x.safetensors"), arch="ViT-B-16")
+        load(str(tmp_path / "x.safetensors"), arch="ViT-B-16")
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
@@ -455,7 +454,7 @@ def test_weights_that_do_not_fit_are_named(change: dict, sentence: str, tmp_path
     state = {**theirs.state_dict(), **change}
     save_file({name: value for name, value in state.items() if value is not None}, tmp_path / "model.safetensors")
     with pytest.raises(ModelError) as caught:
-        load_encoder(str(tmp_path))
+        load(str(tmp_path))
     assert sentence in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
@@ -465,17 +464,17 @@ def test_a_window_asked_for_is_stretched_from_the_files_own_rows(tmp_path: Path)
     torch.save({**theirs.state_dict(), **EXTRAS}, tmp_path / "clip.pt")
     rows = theirs.positional_embedding.detach()
     for length in (40, 77):
-        loaded = load_encoder(str(tmp_path / "clip.pt"), context_length=length).model.text.positional_embedding
+        loaded = load(str(tmp_path / "clip.pt"), context_length=length).model.text.positional_embedding
         assert torch.equal(loaded, rows[:length])
-    doubled = load_encoder(str(tmp_path / "clip.pt"), context_length=134).model.text.positional_embedding
+    doubled = load(str(tmp_path / "clip.pt"), context_length=134).model.text.positional_embedding
     assert torch.allclose(doubled[20::2], rows[20:], atol=1e-6)  # 57 rows become 114
-    assert load_encoder(str(tmp_path / "clip.pt")).context_length == 248
+    assert load(str(tmp_path / "clip.pt")).context_length == 248
 
 
 def test_a_run_of_converted_weights_is_loaded_again_with_the_same_vectors(tmp_path: Path):
     theirs = hf_model(eps=0.1, act="gelu")
     theirs.save_pretrained(tmp_path / "hf")
-    encoder = load_encoder(str(tmp_path / "hf"), context_length=77)
+    encoder = load(str(tmp_path / "hf"), context_length=77)
     save_encoder(encoder, tmp_path / "run")
     again = load_run(tmp_path / "run")
     assert_same_as_hf(again, theirs, CAPTIONS)

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import make_tiny
+from helpers import load, make_tiny
 from PIL import Image
 
 from densecap_search.collection.readers import read_collection
-from densecap_search.embedding.content import hash_images
+from densecap_search.config import ModelConfig
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import embed_images, read_pixels
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import RESIZE_MODES, DualEncoder, with_resize
-from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.searcher import open_searcher
 from densecap_search.retrieval.update import update_index
 from densecap_search.training.batches import PixelBatches
@@ -77,12 +77,12 @@ def test_crop_keeps_its_fingerprint_and_the_others_have_their_own(tmp_path: Path
     save_encoder(DualEncoder(tiny.model, replace(tiny.spec, preprocess=old), tiny.tokenizer), tmp_path / "old")
     before = load_run(tmp_path / "old")
     assert not sees_red(before.preprocess(panorama()))  # a folder without the key crops
-    assert load_encoder(str(tmp_path / "old"), resize="crop").fingerprint() == before.fingerprint()
+    assert load(str(tmp_path / "old"), resize="crop").fingerprint() == before.fingerprint()
 
 
 def test_the_setting_is_stored_with_the_model(tmp_path: Path):
     save_encoder(resized("pad"), tmp_path / "run")
-    again = load_encoder(str(tmp_path / "run"))
+    again = load(str(tmp_path / "run"))
     assert again.spec.preprocess["resize_mode"] == "longest"
     assert again.fingerprint() == resized("pad").fingerprint()
     assert sees_red(again.preprocess(panorama()))
@@ -96,10 +96,9 @@ def test_training_indexing_and_search_by_picture_see_the_same_pixels(tmp_path: P
     for number in range(3):
         Image.fromarray(generator.integers(0, 255, (30, 120, 3), dtype=np.uint8)).save(folder / f"{number}.png")
         (folder / f"{number}.txt").write_text(f"caption {number}")
-    model = {"name": str(tiny_run), "resize": resize}
-    encoder, collection = load_encoder(**model), read_collection(folder)
-    hashes, _ = hash_images(collection.records)
-    vectors = embed_images(encoder, collection.records, hashes)[0].vectors
+    model = ModelConfig(str(tiny_run), resize=resize)
+    encoder, collection = load(str(tiny_run), resize=resize), read_collection(folder)
+    vectors = embed_images(encoder, read_contents(collection.records)[0])[0].vectors
     batches = PixelBatches([1] * 3, [0, 1, 2], 3, seed=0, encoder=encoder, records=collection.records, texts=["a", "b", "c"], workers=0)
     (batch,) = batches.read(batches.plan(1))
     assert torch.equal(batch.images, torch.stack([read_pixels(encoder, collection.records[int(row)].image) for row in batch.groups]))
@@ -109,11 +108,11 @@ def test_training_indexing_and_search_by_picture_see_the_same_pixels(tmp_path: P
     hit = open_searcher(tmp_path / "index").by_image(folder / "1.png", 1)[0]
     assert (hit.image_id, hit.score) == ("1.png", pytest.approx(1.0, abs=1e-5))
     # the same weights from elsewhere: how the index was made is kept
-    assert open_searcher(tmp_path / "index", model={"name": str(tiny_run)}).encoder.fingerprint() == encoder.fingerprint()
+    assert open_searcher(tmp_path / "index", model=ModelConfig(str(tiny_run))).encoder.fingerprint() == encoder.fingerprint()
 
 
 def test_the_size_limit_is_the_encoders_and_says_how_to_raise_it(tmp_path: Path, tiny_run: Path):
     Image.new("RGB", (400, 200), RED).save(tmp_path / "x.png")
-    small = read_pixels(load_encoder(str(tiny_run), max_pixels=79_999), tmp_path / "x.png")
+    small = read_pixels(load(str(tiny_run), max_pixels=79_999), tmp_path / "x.png")
     assert str(small).endswith("400×200 pixels are more than the limit of 79,999: decoded they take 0.0 GiB of memory; --max-pixels raises it")
-    assert isinstance(read_pixels(load_encoder(str(tiny_run), max_pixels=80_000), tmp_path / "x.png"), torch.Tensor)
+    assert isinstance(read_pixels(load(str(tiny_run), max_pixels=80_000), tmp_path / "x.png"), torch.Tensor)

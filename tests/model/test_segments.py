@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import make_tiny
+from helpers import load, make_tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ from densecap_search.errors import ConfigError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Truncation, best_of, mean_of, sentences, split_text
-from densecap_search.model.sources import load_encoder
 
 TINY = make_tiny()
 DENSE = " ".join(f"Sentence {number} speaks of a red bus, two trees and a dog." for number in range(53))  # 636 words
@@ -142,8 +141,8 @@ def test_a_long_caption_is_the_mean_of_its_segments():
 def test_the_treatment_is_stored_with_the_model_and_an_old_folder_cuts(tmp_path: Path):
     save_encoder(treated("best"), tmp_path / "run")
     assert load_run(tmp_path / "run").spec.long_text == "best"
-    assert load_encoder(str(tmp_path / "run")).spec.long_text == "best"
-    assert load_encoder(str(tmp_path / "run"), long_text="mean").spec.long_text == "mean"
+    assert load(str(tmp_path / "run")).spec.long_text == "best"
+    assert load(str(tmp_path / "run"), long_text="mean").spec.long_text == "mean"
     model = (tmp_path / "run" / "model.json").read_text()
     (tmp_path / "run" / "model.json").write_text(model.replace('"long_text": "best",', ""))
     assert load_run(tmp_path / "run").spec.long_text == "cut"

@@ -4,12 +4,11 @@ import re
 
 import pytest
 import torch
-from helpers import make_mixed
+from helpers import load, make_mixed
 from torch import nn
 
 from densecap_search.errors import ConfigError, ModelError
 from densecap_search.model.device import choose_device, choose_precision
-from densecap_search.model.sources import load_encoder
 from densecap_search.model.tuning import count_trained, parameter_groups, select_parameters, set_training_mode
 
 
@@ -27,7 +26,7 @@ def test_full_trains_everything(tiny):
 
 
 def test_a_tower_without_a_head_is_refused_by_name():
-    encoder = load_encoder("RN50", pretrained="random")
+    encoder = load("RN50", pretrained="random")
     with pytest.raises(ModelError, match=r"the image tower of RN50 \(random\) has no head of its own"):
         select_parameters(encoder, "heads", learn_logit_scale=True)
     set_training_mode(encoder)
@@ -109,7 +108,7 @@ def test_the_learning_rate_decays_from_the_heads_down_worked_by_hand(tiny):
 
 
 def test_without_layer_decay_no_blocks_are_needed():
-    encoder = load_encoder("RN50", pretrained="random")
+    encoder = load("RN50", pretrained="random")
     trained = select_parameters(encoder, "full", learn_logit_scale=True)
     assert {group["lr_scale"] for group in parameter_groups(encoder, trained, 0.05)} == {1.0}
 

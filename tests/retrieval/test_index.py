@@ -9,6 +9,7 @@ import pytest
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.config import ModelConfig
 from densecap_search.embedding.neighbours import near_codes, near_vectors
 from densecap_search.embedding.towers import Embeddings
 from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
@@ -17,7 +18,7 @@ from densecap_search.retrieval.index import INDEX_TYPES, Entry, ImageIndex, buil
 from densecap_search.retrieval.searcher import Searcher, open_searcher
 from densecap_search.retrieval.update import update_index
 
-MANIFEST = {"model": {"name": "m"}, "fingerprint": "f", "precision": "fp32", "collection": {}}
+MANIFEST = {"model": ModelConfig("m"), "fingerprint": "f", "precision": "fp32", "collection": {}}
 
 
 def vectors(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -103,7 +104,7 @@ def test_damage_is_named(tmp_path: Path):
 
 
 def update(photos: Path, folder: Path, encoder=None):
-    return update_index(read_collection(photos), encoder or make_tiny(), {"name": "tiny"}, folder)
+    return update_index(read_collection(photos), encoder or make_tiny(), ModelConfig("tiny"), folder)
 
 
 def test_an_update_encodes_only_what_is_new_or_changed(photos: Path, tmp_path: Path, monkeypatch):
@@ -131,7 +132,7 @@ def test_an_update_encodes_only_what_is_new_or_changed(photos: Path, tmp_path: P
 
 def test_another_model_rebuilds_and_says_so(photos: Path, tmp_path: Path):
     update(photos, tmp_path / "i")
-    other = update_index(read_collection(photos), make_tiny(seed=1), {"name": "other"}, tmp_path / "i")
+    other = update_index(read_collection(photos), make_tiny(seed=1), ModelConfig("other"), tmp_path / "i")
     assert (other.encoded, other.rebuilt_for) == (24, "tiny")
 
 
@@ -146,22 +147,22 @@ def test_broken_pictures_are_listed_and_never_fatal_unless_nothing_is_left(photo
     with pytest.raises(CollectionError, match=r"no picture could be indexed; 24 were skipped, the first: .*: empty file"):
         update(photos, tmp_path / "j")
     with pytest.raises(CollectionError, match="24 pictures cannot be used"):
-        update_index(read_collection(photos), make_tiny(), {"name": "tiny"}, tmp_path / "k", strict=True)
+        update_index(read_collection(photos), make_tiny(), ModelConfig("tiny"), tmp_path / "k", strict=True)
 
 
 def test_a_searcher_refuses_another_encoder_and_names_both(photos: Path, tiny_run: Path, tmp_path: Path):
-    update_index(read_collection(photos), make_tiny(), {"name": str(tiny_run)}, tmp_path / "i")
+    update_index(read_collection(photos), make_tiny(), ModelConfig(str(tiny_run)), tmp_path / "i")
     searcher = open_searcher(tmp_path / "i", device="cpu")
     assert len(searcher.by_captions(["a red ball"], 5)[0][0]) == 5
     other = tmp_path / "other"
     save_encoder(make_tiny(seed=1), other)
     with pytest.raises(IndexMismatch, match=rf"was built by {tiny_run} .*; you asked for {other} .*Rebuild with"):
-        open_searcher(tmp_path / "i", model={"name": str(other)})
+        open_searcher(tmp_path / "i", model=ModelConfig(str(other)))
     manifest = tmp_path / "i" / "gen-000001" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(str(tiny_run), "/gone"))
     with pytest.raises(IndexMismatch, match=r"which cannot be loaded: .*say with --model where it is now"):
         open_searcher(tmp_path / "i")
-    assert open_searcher(tmp_path / "i", model={"name": str(tiny_run)}).index.manifest.count == 24
+    assert open_searcher(tmp_path / "i", model=ModelConfig(str(tiny_run))).index.manifest.count == 24
 
 
 def test_hits_carry_rank_score_place_and_caption(photos: Path, tmp_path: Path):
@@ -208,16 +209,16 @@ def test_a_damaged_index_is_built_anew_by_the_command_that_its_error_names(photo
 
 def test_a_model_that_has_moved_gets_into_the_manifest(photos: Path, tmp_path: Path):
     update(photos, tmp_path / "i")
-    moved = update_index(read_collection(photos), make_tiny(), {"name": "elsewhere"}, tmp_path / "i")
+    moved = update_index(read_collection(photos), make_tiny(), ModelConfig("elsewhere"), tmp_path / "i")
     assert (moved.encoded, moved.changed) == (0, True)
-    assert load_index(tmp_path / "i").manifest.model == {"name": "elsewhere"}
+    assert load_index(tmp_path / "i").manifest.model == ModelConfig("elsewhere")
 
 
 def test_an_index_goes_on_reading_the_generation_that_it_was_loaded_from(photos: Path, tmp_path: Path):
     update(photos, tmp_path / "i")
     loaded = load_index(tmp_path / "i")
     before = np.array(loaded.vectors())
-    update_index(read_collection(photos), make_tiny(seed=1), {"name": "other"}, tmp_path / "i")
+    update_index(read_collection(photos), make_tiny(seed=1), ModelConfig("other"), tmp_path / "i")
     assert np.array_equal(loaded.vectors(), before)
 
 

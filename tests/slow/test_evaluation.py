@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import load
 
 from densecap_search.cli import main
 from densecap_search.collection.images import open_image
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.splits import select_splits
 from densecap_search.evaluation.evaluate import evaluate
-from densecap_search.model.sources import load_encoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
 
@@ -49,7 +49,7 @@ def test_flickr8k_figures_agree_with_an_independent_recomputation(real_data: Pat
     table = real_data / "flickr8k" / "captions.jsonl"
     reported = json.loads(run("evaluate", table, "--model", "starter", "--split", "test", "--json"))
     records = select_splits(read_collection(table), ["test"])
-    encoder = load_encoder("starter")
+    encoder = load("starter")
     report = evaluate(encoder, records, model="starter", collection="flickr8k", splits=["test"])
     assert report.pairs is not None
     captions = [caption for record in records for caption in record.captions]

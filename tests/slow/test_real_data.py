@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers import load
 from PIL import Image
 
 from densecap_search.cli import main
 from densecap_search.collection.images import open_image
 from densecap_search.collection.splits import select_splits
-from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.index import load_index
 from tools.starter_heads import measure, read_flickr8k
 
@@ -37,7 +37,7 @@ def test_the_starters_heads_on_flickr8k_test(real_data: Path):
     assert t2i["R@10"]["value"] >= 73
     assert i2t["R@1"]["value"] >= 29
     assert i2t["R@10"]["value"] >= 74
-    joined = measure(load_encoder("starter"), select_splits(read_flickr8k(table), ["test"]), "test")
+    joined = measure(load("starter"), select_splits(read_flickr8k(table), ["test"]), "test")
     assert joined.text_to_image.figures["R@1"].value == t2i["R@1"]["value"]
     card = (Path(__file__).parents[2] / "densecap_search/model/starter/README.md").read_text(encoding="utf-8")
     for direction in (t2i, i2t):

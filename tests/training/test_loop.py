@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import load
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -16,10 +17,10 @@ from densecap_search.config import load_config
 from densecap_search.errors import CollectionError, ConfigError, MissingPackage, ModelError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.model.adapters import merged_state
-from densecap_search.model.sources import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training import loop
-from densecap_search.training.loop import finetune, learning_rate, read_splits
+from densecap_search.training.loop import finetune, learning_rate
+from densecap_search.training.run_folder import read_splits
 
 
 def settings(model: Path, **train):
@@ -54,8 +55,8 @@ def test_training_learns_and_leaves_a_whole_run_folder(collection, tiny_run, tmp
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names - {"curves.png"} == {"weights.safetensors", "model.json", "preprocess.json", "config.yaml", "split.json", "log.jsonl",
                      "best.json", "state.pt"}
-    trained = load_encoder(str(tmp_path / "run"))
-    assert trained.fingerprint() != load_encoder(str(tiny_run)).fingerprint()
+    trained = load(str(tmp_path / "run"))
+    assert trained.fingerprint() != load(str(tiny_run)).fingerprint()
     splits, hashes = read_splits(tmp_path / "run")
     assert [split for split, _ in splits.values()].count("val") == 2
     assert [split for split, _ in splits.values()].count("test") == 2
@@ -318,8 +319,8 @@ def test_a_run_with_adapters_keeps_merged_weights_and_saves_only_what_changes(co
     assert all(torch.equal(value, adapter[name]) for name, value in state["weights"].items())
     splits, hashes = read_splits(tmp_path / "run")
     val = [record for record in collection.records if splits[record.image_id][0] == "val"]
-    report = evaluate(load_encoder(str(tmp_path / "run")), val, model="run", collection="photos", splits=["val"],
-                      trained_hashes=hashes, talk=SILENT)
+    report = evaluate(load(str(tmp_path / "run")), val, model="run", collection="photos", splits=["val"],
+                      trained=hashes, talk=SILENT)
     assert report.text_to_image.figures["R@1"].value == rows[-1]["val"]["text_to_image"]["R@1"]
 
 

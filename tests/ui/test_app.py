@@ -14,6 +14,7 @@ from gradio_client import Client
 from helpers import free_port, make_photos
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.config import ModelConfig
 from densecap_search.model.checkpoint import load_run
 from densecap_search.retrieval.searcher import Searcher
 from densecap_search.retrieval.update import update_index
@@ -27,7 +28,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Search
     folder = tmp_path_factory.mktemp("page")
     tiny = load_run(tiny_run)
     collection = read_collection(make_photos(folder / "photos"))
-    return Searcher(tiny, update_index(collection, tiny, {"name": str(tiny_run)}, folder / "index").index)
+    return Searcher(tiny, update_index(collection, tiny, ModelConfig(str(tiny_run)), folder / "index").index)
 
 
 @pytest.fixture(scope="module")

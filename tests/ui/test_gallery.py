@@ -9,6 +9,7 @@ from PIL import Image
 
 from densecap_search.collection import image_types
 from densecap_search.collection.readers import read_collection
+from densecap_search.config import ModelConfig
 from densecap_search.retrieval.searcher import Hit, Searcher
 from densecap_search.retrieval.update import update_index
 from densecap_search.ui.gallery import LARGE, SMALL, Gallery, details, label
@@ -22,7 +23,7 @@ def searcher(tmp_path: Path) -> Searcher:
         Image.new("RGB", (3000, 1500), (80 * number, 0, 0)).save(folder / f"{number}.jpg", quality=95)
         (folder / f"{number}.txt").write_text(f"caption {number}")
     tiny = make_tiny()
-    return Searcher(tiny, update_index(read_collection(folder), tiny, {"name": "tiny"}, tmp_path / "index").index)
+    return Searcher(tiny, update_index(read_collection(folder), tiny, ModelConfig("tiny"), tmp_path / "index").index)
 
 
 def test_items_are_small_copies_with_score_name_and_caption(searcher: Searcher):
@@ -73,7 +74,7 @@ def test_pictures_that_browsers_cannot_show_are_converted(tmp_path: Path, suffix
     else:
         Image.new("RGB", (800, 400), "red").save(folder / f"x.{suffix}")
     tiny = make_tiny()
-    searcher = Searcher(tiny, update_index(read_collection(folder), tiny, {"name": "tiny"}, tmp_path / "index").index)
+    searcher = Searcher(tiny, update_index(read_collection(folder), tiny, ModelConfig("tiny"), tmp_path / "index").index)
     ((path, _),) = Gallery.of(searcher.index).items(searcher.by_image(folder / f"x.{suffix}", 1))
     with Image.open(path) as shown:
         assert (shown.format, shown.size) == ("JPEG", (SMALL, SMALL // 2))
@@ -86,7 +87,7 @@ def test_a_picture_that_was_indexed_beyond_the_usual_size_is_shown(tmp_path: Pat
     folder.mkdir()
     Image.new("RGB", (800, 400), "red").save(folder / "x.png")
     tiny = make_tiny()
-    index = update_index(read_collection(folder), tiny, {"name": "tiny"}, tmp_path / "index").index
+    index = update_index(read_collection(folder), tiny, ModelConfig("tiny"), tmp_path / "index").index
     monkeypatch.setattr("densecap_search.collection.images.MAX_PIXELS", 1000)
     ((path, _),) = Gallery.of(index).items([Hit(1, 1.0, "x.png", str(folder / "x.png"), "")])
     assert "missing" not in path

@@ -1,0 +1,39 @@
+"""The files of a run folder beside weights and state: their names, and how splits are written and read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from densecap_search.collection.records import Collection
+from densecap_search.collection.splits import Splits
+from densecap_search.files import write_json
+
+LOG, BEST, CONFIG, SPLIT = "log.jsonl", "best.json", "config.yaml", "split.json"
+
+
+def write_splits(run: Path, splits: Splits, seed: int, collection: Collection) -> None:
+    """Which pictures (by id and content) are trained, validated and tested on, and of which collection."""
+    named = {name: {record.image_id: record.hash for record in part}
+             for name, part in (("train", splits.train), ("val", splits.val), ("test", splits.test))}
+    write_json(run / SPLIT, {"made": splits.made, "seed": seed, "collection": collection.fingerprint(), **named})
+
+
+def read_splits(run: Path) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
+    """Of a run folder: image_id → split and content hash, and the content hashes of what it was trained on."""
+    saved = read_split_file(run)
+    if saved is None:
+        return {}, frozenset()
+    chosen = {image_id: (split, content) for split in ("train", "val", "test")
+              for image_id, content in saved[split].items()}
+    return chosen, frozenset(saved["train"].values())
+
+
+def read_split_file(run: Path) -> dict[str, Any] | None:
+    """What :func:`write_splits` wrote; None where it is missing or damaged."""
+    try:
+        saved: dict[str, Any] = json.loads((run / SPLIT).read_text(encoding="utf-8"))
+        return saved
+    except (OSError, json.JSONDecodeError):
+        return None
