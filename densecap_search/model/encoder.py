@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -31,6 +30,10 @@ from densecap_search.model.segments import Segments, Truncation, split_text
 from densecap_search.model.tokens import forward_with_tokens, word_mask
 
 Tower = Literal["image", "text"]
+SECTIONS: Mapping[Tower, str] = {"image": "vision_cfg", "text": "text_cfg"}  # of open_clip's model configuration
+# where the parts of a tower were loaded from, which says nothing that its weights do not
+SOURCES = frozenset({"hf_model_name", "hf_tokenizer_name", "hf_model_pretrained", "timm_model_pretrained"})
+HEAD_SETTINGS = frozenset({"timm_proj", "timm_proj_bias", "timm_drop", "hf_proj_type", "proj_type", "proj_bias"})
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,17 @@ class EncoderSpec:
 
     def identity(self) -> str:
         """What of it decides the vectors, as text."""
-        model_cfg = copy.deepcopy(self.model_cfg)
-        for key in ("hf_model_name", "hf_tokenizer_name", "hf_model_pretrained"):
-            model_cfg.get("text_cfg", {}).pop(key, None)
-        model_cfg.get("vision_cfg", {}).pop("timm_model_pretrained", None)
+        model_cfg = self.model_cfg | {
+            section: _without(self.model_cfg[section], SOURCES) for section in SECTIONS.values()
+            if section in self.model_cfg}
         parts = [model_cfg, self.preprocess, self.context_length, self.starter_heads, DECODER_VERSION]
+        return json.dumps(parts, sort_keys=True, default=list)
+
+    def tower_identity(self, tower: Tower) -> str:
+        """What of it decides the outputs of a tower without its head, as text: nothing of the other tower or a head."""
+        tower_cfg = _without(self.model_cfg.get(SECTIONS[tower], {}), SOURCES | HEAD_SETTINGS)
+        given = [self.preprocess, DECODER_VERSION] if tower == "image" else [self.context_length]
+        parts = [tower_cfg, bool(self.model_cfg.get("quick_gelu")), *given]
         return json.dumps(parts, sort_keys=True, default=list)
 
 
@@ -263,10 +272,10 @@ class DualEncoder:
 
     def fingerprint(self) -> str:
         """A hash of all weights, the model configuration, the window and the preprocessing."""
-        return self._hash(folded_state(self.model).items())
+        return _hash(self.spec.identity(), folded_state(self.model).items())
 
     def tower_fingerprint(self, tower: Tower) -> str:
-        """A hash of what decides :meth:`tower_outputs`: a tower without its head."""
+        """A hash of what decides :meth:`tower_outputs`, and of nothing else: what is cached under it stays of use."""
         module = self.model.visual if tower == "image" else self.model.text
         slot = head_slot(module)
 
@@ -276,16 +285,9 @@ class DualEncoder:
         # hashing a large tower takes seconds; it is done again only when a tensor has been written to
         stamp = (tower, self.precision, *((v.data_ptr(), v._version) for _, v in without_head(module.state_dict())))
         if stamp not in self._tower_hashes:
-            self._tower_hashes[stamp] = hash_text(tower, self.precision, self._hash(without_head(folded_state(module))))
+            content = _hash(self.spec.tower_identity(tower), without_head(folded_state(module)))
+            self._tower_hashes[stamp] = hash_text(tower, self.precision, content)
         return self._tower_hashes[stamp]
-
-    def _hash(self, tensors: Iterable[tuple[str, Tensor]]) -> str:
-        digest = hashlib.blake2b(replace(self.spec, source="").identity().encode(), digest_size=HASH_BYTES)
-        for name, value in sorted(tensors, key=lambda item: item[0]):
-            data = value.detach().cpu().contiguous()  # memory format must not count
-            digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
-            digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
 
     def _to_device(self, batch: Tensor) -> Tensor:
         batch = self.normalise(batch.to(self.device))
@@ -297,6 +299,19 @@ class DualEncoder:
         if self.precision not in AUTOCAST_DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=AUTOCAST_DTYPES[self.precision])
+
+
+def _hash(identity: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.blake2b(identity.encode(), digest_size=HASH_BYTES)
+    for name, value in sorted(tensors, key=lambda item: item[0]):
+        data = value.detach().cpu().contiguous()  # memory format must not count
+        digest.update(f"{name} {data.dtype} {tuple(data.shape)}".encode())
+        digest.update(data.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _without(settings: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in keys}
 
 
 def _belongs(name: str, attribute: str) -> bool:

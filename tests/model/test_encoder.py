@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import pytest
@@ -11,7 +12,7 @@ from helpers import TINY, load, make_tiny
 
 from densecap_search.errors import ModelError, RunError
 from densecap_search.model.checkpoint import load_run, save_encoder
-from densecap_search.model.encoder import DualEncoder, default_preprocess
+from densecap_search.model.encoder import DualEncoder, default_preprocess, with_resize
 
 CAPTIONS = ["a red ball on the left", "a blue box", "word " * 300]
 
@@ -95,6 +96,29 @@ def test_a_towers_fingerprint_does_not_see_its_head():
         changed.model.visual.conv1.weight.add_(1)
     assert changed.tower_fingerprint("image") != base.tower_fingerprint("image")
     assert changed.tower_fingerprint("text") == base.tower_fingerprint("text")
+
+
+def with_spec(encoder: DualEncoder, **changes: Any) -> DualEncoder:
+    return DualEncoder(encoder.model, replace(encoder.spec, **changes), encoder.tokenizer)
+
+
+def test_a_towers_fingerprint_sees_what_decides_its_outputs_and_nothing_else():
+    tiny = make_tiny()
+    cfg, preprocess = tiny.spec.model_cfg, tiny.spec.preprocess
+    heads = {"timm_proj": "mlp", "hf_proj_type": "mlp", "timm_model_pretrained": True, "hf_model_name": "/elsewhere"}
+    changes = {  # what is changed → the towers whose outputs it may change
+        "context_length": (with_spec(tiny, context_length=100), {"text"}),
+        "resize": (with_spec(tiny, preprocess=with_resize(preprocess, "pad")), {"image"}),
+        "heads": (with_spec(tiny, starter_heads={"image": {"hidden": 8}}, model_cfg=cfg | {
+            "embed_dim": 99, **{part: cfg[part] | heads for part in ("vision_cfg", "text_cfg")}}), set()),
+        "activation": (with_spec(tiny, model_cfg=cfg | {"quick_gelu": True}), {"image", "text"}),
+        "text tower": (with_spec(tiny, model_cfg=cfg | {"text_cfg": cfg["text_cfg"] | {"heads": 4}}), {"text"}),
+        "image tower": (with_spec(tiny, model_cfg=cfg | {"vision_cfg": cfg["vision_cfg"] | {"head_width": 8}}), {"image"}),
+        "long text": (with_spec(tiny, long_text="mean"), set()),
+    }
+    found = {name: {tower for tower in ("image", "text") if changed.tower_fingerprint(tower) != tiny.tower_fingerprint(tower)}
+             for name, (changed, _) in changes.items()}
+    assert found == {name: towers for name, (_, towers) in changes.items()}
 
 
 def test_names_are_read_as_people_write_them():
