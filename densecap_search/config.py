@@ -27,6 +27,8 @@ RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's s
 LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
+PUBLISHED_AS = ("open_clip", "onnx", "immich")
+DTYPES = ("fp32", "fp16", "int8")  # of published weights
 STARTER = "starter"  # the name of the embedded model
 
 

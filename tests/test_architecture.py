@@ -18,6 +18,7 @@ ONLY_IN = {
     "faiss": {"retrieval", "embedding/neighbours.py"},
     "gradio": {"ui/app.py"}, "pyarrow": {"collection/tables.py"},
     "open_clip": {"model"}, "timm": {"model"}, "transformers": {"model"}, "peft": {"model"},
+    "onnx": {"model"}, "onnxruntime": {"model"}, "tokenizers": {"model"},
     "torch": {"model", "training", "embedding/towers.py"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from densecap_search.cli import collections, evaluating, searching, starting, training
+from densecap_search.cli import collections, evaluating, publishing, searching, starting, training
 from densecap_search.cli.group import main
 
 for _command in (starting.demo, collections.inspect_collection, collections.export, training.finetune,
                  searching.index, searching.search, evaluating.evaluate, training.run_experiments, searching.serve,
-                 starting.models):
+                 publishing.publish, starting.models):
     main.add_command(_command)
 
 __all__ = ["main"]
