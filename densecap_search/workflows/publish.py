@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from PIL import Image
 
+from densecap_search.config import ModelConfig, load_config
 from densecap_search.errors import ConfigError, DensecapError
 from densecap_search.files import check_writable
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.publishing.agreement import Agreement, compare, require
+from densecap_search.model.publishing.agreement import Agreement, Loaded, compare, require
 from densecap_search.model.publishing.card import CardFacts, write_card
 from densecap_search.model.publishing.formats import FORMATS
 from densecap_search.model.sources import load_encoder
 from densecap_search.scenes.archive import describe, plan
 from densecap_search.scenes.picture import render
 from densecap_search.talk import Talk
+from densecap_search.training.run_folder import BEST, CONFIG
 
 CHECKED = 10  # pictures, and captions, that both libraries encode
 _SHAPES = ((320, 320), (320, 240), (240, 320), (320, 180))  # width and height of the pictures, in turn
 
 
-def publish_run(model: Mapping[str, Any], folder: Path, name: str, *, dtype: str, licence: str,
-                talk: Talk) -> Agreement:
-    """Write the encoder that load_encoder's keywords name into a new folder, for the library of this name.
+def publish_run(model: ModelConfig, folder: Path, name: str, *, dtype: str, licence: str, talk: Talk) -> Agreement:
+    """Write an encoder into a new folder, for the library of this name.
 
     The folder appears whole, and only where the other library gave the same vectors.
     """
@@ -38,7 +38,7 @@ def publish_run(model: Mapping[str, Any], folder: Path, name: str, *, dtype: str
     check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         raise DensecapError(f"{folder} is not empty; name a new folder with -o")
-    encoder = load_encoder(**model, device="cpu", precision="fp32")
+    encoder = load_encoder(model, device="cpu", precision="fp32")
     talk.say(f"writing {encoder.name} for {name} …")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent) as scratch:
@@ -46,12 +46,12 @@ def publish_run(model: Mapping[str, Any], folder: Path, name: str, *, dtype: str
         made.mkdir()
         form.write(encoder, made, dtype)
         agreement = check(encoder, form.load(made), dtype)
-        write_card(made, encoder, form, dtype, agreement, _facts(Path(str(model["name"])), licence))
+        write_card(made, encoder, form, dtype, agreement, _facts(Path(model.name), licence))
         _move(made, folder)
     return agreement
 
 
-def check(encoder: DualEncoder, loaded: Any, dtype: str) -> Agreement:
+def check(encoder: DualEncoder, loaded: Loaded, dtype: str) -> Agreement:
     """Compare on generated scenes with their captions, all longer than CLIP's 77 tokens but two."""
     pictures, captions = check_inputs()
     agreement = compare(encoder, loaded, pictures, captions)
@@ -79,7 +79,7 @@ def _move(made: Path, folder: Path) -> None:
 
 def _facts(run: Path, licence: str) -> CardFacts:
     """From what a run folder tells; nothing where the model was not trained here."""
-    best = _read_json(run / "best.json")
+    best = _read_json(run / BEST)
     if best is None:
         return CardFacts(licence, {}, "")
     rows = {"before training": best.get("zero_shot"), f"epoch {best.get('epoch')}": best.get("val")}
@@ -87,9 +87,7 @@ def _facts(run: Path, licence: str) -> CardFacts:
 
 
 def _training(run: Path) -> str:
-    from densecap_search.config import load_config
-
-    train = load_config(run / "config.yaml").train
+    train = load_config(run / CONFIG).train
     tune = "" if train.tune is None else f", tune {train.tune}"
     return f"Fine-tuned with {train.objective}{tune}, seed {train.seed}."
 

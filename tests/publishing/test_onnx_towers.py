@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from helpers import make_tiny
 
+from densecap_search.config import ModelConfig
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder, with_resize
 from densecap_search.model.publishing import immich, onnx_towers
@@ -66,12 +67,12 @@ def test_immich_takes_no_border_and_says_so(tmp_path: Path):
 def test_the_starter_goes_where_the_pictures_are(name: str, tmp_path: Path):
     from densecap_search.model.publishing.formats import FORMATS
 
-    encoder = load_encoder("starter")
+    encoder = load_encoder(ModelConfig("starter"))
     FORMATS[name].write(encoder, tmp_path, "fp32")
     assert check(encoder, FORMATS[name].load(tmp_path), "fp32").least > 1 - 1e-5
 
 
 def test_int8_of_the_starter_is_told_by_its_cosines(tmp_path: Path):
-    encoder = load_encoder("starter")
+    encoder = load_encoder(ModelConfig("starter"))
     onnx_towers.write(encoder, tmp_path, "int8")
     assert check(encoder, onnx_towers.load(tmp_path), "int8").least > 0.95

@@ -95,12 +95,12 @@ def test_a_published_run_has_a_card_with_its_figures_and_is_not_overwritten(tmp_
         assert words in card
     assert sorted(path.name for path in folder.parent.iterdir()) == ["mine"]
     with pytest.raises(DensecapError, match="mine is not empty; name a new folder with -o"):
-        publish_run({"name": str(run)}, folder, "open_clip", dtype="fp32", licence="mit", talk=SILENT)
+        publish_run(config.ModelConfig(str(run)), folder, "open_clip", dtype="fp32", licence="mit", talk=SILENT)
 
 
 def test_a_type_that_a_format_lacks_is_refused_before_anything_is_loaded(tmp_path: Path):
     with pytest.raises(ConfigError, match="--as open_clip is written in fp32 only, not int8"):
-        publish_run({"name": "nowhere"}, tmp_path / "x", "open_clip", dtype="int8", licence="mit", talk=SILENT)
+        publish_run(config.ModelConfig("nowhere"), tmp_path / "x", "open_clip", dtype="int8", licence="mit", talk=SILENT)
 
 
 @pytest.mark.parametrize(("dim", "size", "name"), [(16, 512, "ViT-B-16__openai"), (512, 512, "ViT-B-16__openai"), (513, 640, "RN50x4__openai"),
