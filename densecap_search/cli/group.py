@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from typing import Any
 
 import click
 
 from densecap_search import __version__
 from densecap_search.cli.memory import keep_freed_memory
+from densecap_search.cli.terminal import STARTED
 from densecap_search.errors import DensecapError
 
 
@@ -48,3 +50,4 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # redirected on Windows, it may not know the arrow in text→image
             stream.reconfigure(errors="replace")
     keep_freed_memory()
+    click.get_current_context().meta[STARTED] = time.monotonic()

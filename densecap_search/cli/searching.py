@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import click
@@ -19,7 +18,14 @@ from densecap_search.cli.options import (
     read,
     resize_option,
 )
-from densecap_search.cli.terminal import hit_rows, print_hits, tell_skipped, terminal_talk, write_hits
+from densecap_search.cli.terminal import (
+    hit_rows,
+    print_hits,
+    seconds_so_far,
+    tell_skipped,
+    terminal_talk,
+    write_hits,
+)
 from densecap_search.errors import ConfigError
 from densecap_search.files import json_text
 
@@ -60,7 +66,6 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
 
     encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
     talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
-    started = time.monotonic()
     with joined() as processes:
         if processes.count > 1:
             encode_share(processes.share(found.records), encoder, talk=talk)
@@ -75,7 +80,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     state = "written" if summary.changed else "up to date"
     click.echo(f"{output}: {len(summary.index.entries)} pictures {state} ({summary.encoded} encoded, "
                f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
-               f"in {time.monotonic() - started:.1f} s")
+               f"in {seconds_so_far():.1f} s")
 
 
 @click.command()

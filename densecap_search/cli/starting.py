@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from densecap_search.cli.terminal import print_reports, print_table, terminal_talk
+from densecap_search.cli.terminal import print_reports, print_table, seconds_so_far, terminal_talk
 from densecap_search.files import json_text
 
 
@@ -31,7 +31,7 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
     print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
     click.echo(f"\nA test caption:\n  {outcome.query}\nfinds its picture at rank {outcome.rank} of {outcome.pictures}.")
     place = shlex.quote(str(outcome.index))
-    click.echo(f"\nDone in {outcome.seconds:.0f} s. Now open the page:\n  densecap serve {place}")
+    click.echo(f"\nDone in {seconds_so_far():.0f} s. Now open the page:\n  densecap serve {place}")
 
 
 @click.command()

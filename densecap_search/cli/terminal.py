@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from densecap_search.retrieval.searcher import Hit
 
 LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
+STARTED = "densecap.started"  # in the context of the command line: time.monotonic() when it was called
 SHOWN_SKIPS = 10
 PRINTED = ("R@1", "R@5", "R@10", "MRR")  # of the figures that a report has; the others are in its files
 
@@ -192,7 +193,7 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Any:
-            return f"{task.speed or 0:.1f} {unit}/s"
+            return rate(task.speed or 0.0, unit)
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -207,13 +208,25 @@ def _lines(what: str, total: int, unit: str) -> Iterator[Advance]:
 
     def advance(steps: int) -> None:
         nonlocal done, said
-        done = min(total, done + steps)
+        done += steps
         now = time.monotonic()
         if now - said < LOG_SECONDS or not done:
             return
         said = now
-        rate = done / (now - started)
-        left = (total - done) / rate
-        click.echo(f"{what}: {done} of {total} {unit}, {rate:.1f} {unit}/s, {left:.0f} s left", err=True)
+        speed = done / (now - started)
+        click.echo(f"{what}: {done} of {total} {unit}, {rate(speed, unit)}, {(total - done) / speed:.0f} s left",
+                   err=True)
 
     yield advance
+
+
+def rate(per_second: float, unit: str) -> str:
+    """How fast, in words that say something of slow work too; nothing where nothing was done yet."""
+    if per_second >= 1:
+        return f"{per_second:.1f} {unit}/s"
+    return f"{1 / per_second:.1f} s each" if per_second > 0 else ""
+
+
+def seconds_so_far() -> float:
+    """Since the command was called."""
+    return time.monotonic() - float(click.get_current_context().find_root().meta[STARTED])

@@ -18,7 +18,14 @@ from densecap_search.cli.options import (
     read,
     resize_option,
 )
-from densecap_search.cli.terminal import first_process, print_epochs, print_table, tell_skipped, terminal_talk
+from densecap_search.cli.terminal import (
+    first_process,
+    print_epochs,
+    print_table,
+    seconds_so_far,
+    tell_skipped,
+    terminal_talk,
+)
 from densecap_search.errors import ConfigError
 from densecap_search.files import json_text
 
@@ -96,7 +103,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     if summary.interpolation is not None:
         click.echo(f"The kept weights are {summary.interpolation.alpha:g} of the tuned ones.")
     table, run, place = (shlex.quote(str(path)) for path in (collection, output, Path("indexes") / output.name))
-    click.echo(f"{summary.steps} steps in {summary.seconds:.0f} s. The model is {output}. Next:\n"
+    click.echo(f"{summary.steps} steps, done in {seconds_so_far():.0f} s. The model is {output}. Next:\n"
                f"  densecap evaluate {table} --model {run}\n  densecap index {table} --model {run} -o {place}")
 
 

@@ -33,11 +33,15 @@ TEXT_BATCH = 64
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Vectors float32 [N, D] of pictures: unit rows, finite, aligned with ids and content hashes."""
+    """Vectors float32 [N, D] of pictures: unit rows, finite, aligned with ids and content hashes.
+
+    encoded: pictures that went through the tower for it; the vectors of the others came from the cache.
+    """
 
     image_ids: tuple[str, ...]
     vectors: Array
     hashes: tuple[str, ...]
+    encoded: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.image_ids) == len(self.vectors) == len(self.hashes):
@@ -66,11 +70,15 @@ def check_images(encoder: DualEncoder, records: Sequence[Record], *, workers: in
 
 @dataclass(frozen=True)
 class TowerRows:
-    """Tower outputs float32 [M, W] of those inputs that could be read, and which these are."""
+    """Tower outputs float32 [M, W] of those inputs that could be read, and which these are.
+
+    encoded: inputs that went through the tower for it; the others were in the cache, or are there twice.
+    """
 
     rows: Array
     kept: tuple[int, ...]
     skipped: tuple[Skipped, ...]
+    encoded: int
 
 
 def image_rows(
@@ -81,21 +89,21 @@ def image_rows(
     keys = [record.hash for record in records]
     reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
 
-    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+    def compute(missing: Sequence[int]) -> Iterator[_Computed]:
         paths = [records[row].image for row in missing]
         for places, pixels, broken in pixel_batches(encoder, paths, IMAGE_BATCH, workers):
             reasons.update({skip.path: skip.reason for skip in broken})
             outputs = encoder.tower_outputs("image", pixels).cpu().numpy() if places else np.empty((0, 0), np.float32)
-            yield [missing[place] for place in places], outputs
+            yield _Computed([missing[place] for place in places], outputs, len(places) + len(broken))
 
-    rows = _rows(encoder, "image", keys, compute, cached, talk)
+    rows, encoded = _rows(encoder, "image", keys, compute, cached, talk)
     reason_of = {record.hash: reasons[str(record.image)] for record in records if str(record.image) in reasons}
     skipped = tuple(
         Skipped(str(record.image), reason_of[key])
         for row, (record, key) in enumerate(zip(records, keys, strict=True)) if row not in rows
     )
     kept = tuple(sorted(rows))
-    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped)
+    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped, encoded)
 
 
 @dataclass(frozen=True)
@@ -118,13 +126,13 @@ def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = T
     lengths = [length for block in _blocks(unique, 1024) for length in encoder.lengths(block)]
     order = sorted(range(len(unique)), key=lambda row: lengths[row])  # batches of like length waste no padding
 
-    def compute(missing: Sequence[int]) -> Iterator[tuple[list[int], Array]]:
+    def compute(missing: Sequence[int]) -> Iterator[_Computed]:
         wanted = set(missing)
         for block in _blocks([row for row in order if row in wanted], TEXT_BATCH):
             ids = encoder.tokenize([unique[row] for row in block]).ids
-            yield list(block), encoder.tower_outputs("text", ids).cpu().numpy()
+            yield _Computed(list(block), encoder.tower_outputs("text", ids).cpu().numpy(), len(block))
 
-    rows = _rows(encoder, "text", [hash_text(text) for text in unique], compute, cached, talk)
+    rows, _ = _rows(encoder, "text", [hash_text(text) for text in unique], compute, cached, talk)
     number = {text: row for row, text in enumerate(unique)}
     return TextRows(_stack([rows[number[text]] for text in texts]), segments.counts, segments.truncation)
 
@@ -149,7 +157,7 @@ def embed_images(
     kept = [records[row] for row in found.kept]
     ids = tuple(record.image_id for record in kept)
     vectors = heads_of(encoder, "image", found.rows)
-    return Embeddings(ids, vectors, tuple(record.hash for record in kept)), found.skipped
+    return Embeddings(ids, vectors, tuple(record.hash for record in kept), found.encoded), found.skipped
 
 
 def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
@@ -209,6 +217,15 @@ def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, 
             places, pixels, broken = [], [], []
 
 
+@dataclass(frozen=True)
+class _Computed:
+    """A batch that went through a tower: numbers of the inputs that could be read, their outputs, inputs tried."""
+
+    numbers: list[int]
+    outputs: Array
+    tried: int
+
+
 @contextmanager
 def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[RowCache | None]:
     if not cached:
@@ -223,10 +240,11 @@ def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[Row
 
 def _rows(
     encoder: DualEncoder, tower: Tower, keys: Sequence[str],
-    compute: Callable[[Sequence[int]], Iterator[tuple[list[int], Array]]], cached: bool, talk: Talk,
-) -> dict[int, Array]:
-    """Input number → row, for all that could be computed or found."""
+    compute: Callable[[Sequence[int]], Iterator[_Computed]], cached: bool, talk: Talk,
+) -> tuple[dict[int, Array], int]:
+    """Input number → row, for all that could be computed or found; and how many were computed."""
     rows: dict[int, Array] = {}
+    encoded = 0
     first: dict[str, int] = {}
     with _row_cache(encoder, tower, cached) as cache:
         for number, key in enumerate(keys):
@@ -237,16 +255,16 @@ def _rows(
         missing = list(first.values())
         unit = "pictures" if tower == "image" else "captions"
         with talk.progress(f"encoding {unit}", len(missing), unit) if missing else _no_progress() as advance:
-            batch = IMAGE_BATCH if tower == "image" else TEXT_BATCH
-            for numbers, outputs in compute(missing):
-                rows.update(zip(numbers, outputs, strict=True))
-                if cache is not None and np.isfinite(outputs).all():
-                    cache.add([keys[number] for number in numbers], outputs)
-                advance(min(batch, len(missing)))
+            for batch in compute(missing):
+                rows.update(zip(batch.numbers, batch.outputs, strict=True))
+                if cache is not None and np.isfinite(batch.outputs).all():
+                    cache.add([keys[number] for number in batch.numbers], batch.outputs)
+                encoded += len(batch.numbers)
+                advance(batch.tried)
     for number, key in enumerate(keys):  # the same content twice is computed once
         if number not in rows and first[key] in rows:
             rows[number] = rows[first[key]]
-    return rows
+    return rows, encoded
 
 
 @contextmanager

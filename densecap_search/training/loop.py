@@ -201,12 +201,11 @@ class _Job:
 
     def _train_epoch(self, epoch: int, plan: Plan, interruptions: Interruptions) -> None:
         tuning.set_training_mode(self.encoder)
-        steps = self.data.batches.steps
+        left = self.data.batches.steps - self.at.step_in_epoch  # fewer than all in a resumed epoch
         with (
-            self.talk.progress(f"epoch {epoch}/{self.train.epochs}", steps, "steps") as advance,
+            self.talk.progress(f"epoch {epoch}/{self.train.epochs}", left, "steps") as advance,
             closing(self.data.batches.read(plan, self.at.step_in_epoch)) as batches,
         ):
-            advance(self.at.step_in_epoch)
             for batch in batches:
                 measured = self._diagnose(batch)
                 value = self._backward(batch)

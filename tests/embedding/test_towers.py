@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import make_tiny
+from helpers import draw_photo, make_tiny
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.embedding import towers as embeddings
@@ -14,6 +17,7 @@ from densecap_search.embedding.content import ahead, read_contents
 from densecap_search.embedding.towers import embed_images, embed_texts
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.talk import Talk
 
 
 @pytest.fixture
@@ -104,3 +108,39 @@ def test_a_damaged_cache_is_computed_again(tmp_path: Path):
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_threads_keep_the_order(workers: int):
     assert list(ahead(lambda n: n * n, range(100), workers, window=7)) == [n * n for n in range(100)]
+
+
+@pytest.fixture
+def told() -> tuple[Talk, list[list[Any]]]:
+    """A listener, and of each progress what was counted: words, total, the sum of what was done."""
+    seen: list[list[Any]] = []
+
+    @contextmanager
+    def progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+        row = [what, total, 0]
+        seen.append(row)
+
+        def advance(steps: int) -> None:
+            row[2] += steps
+
+        yield advance
+
+    return Talk(progress=progress), seen
+
+
+def test_progress_counts_every_input_once_broken_and_double_ones_too(photos: Path, tiny: DualEncoder, told):
+    talk, seen = told
+    for number in range(30):  # 54 pictures: a batch of 32 and one of 22
+        draw_photo(photos / f"more-{number}.png", "red", "left", "ball")
+        with (photos / f"more-{number}.png").open("ab") as file:
+            file.write(bytes([number]))
+    (photos / "broken.png").write_bytes(b"no picture")
+    (photos / "copy.png").write_bytes((photos / "red-left-box.png").read_bytes())
+    records, _ = read_contents(read_collection(photos).records)
+    found, skipped = embed_images(tiny, records, talk=talk)
+    embed_texts(tiny, [f"caption {number}" for number in range(150)] * 2, talk=talk)
+    assert seen == [["encoding pictures", 55, 55], ["encoding captions", 150, 150]]
+    assert (len(found.image_ids), found.encoded, len(skipped)) == (55, 54, 1)
+    again, _ = embed_images(tiny, records, talk=talk)
+    assert (len(again.image_ids), again.encoded) == (55, 0)
+    assert seen[2] == ["encoding pictures", 1, 1]  # the broken one is tried again
