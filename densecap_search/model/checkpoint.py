@@ -21,6 +21,7 @@ from densecap_search.files import atomic_path, write_json
 from densecap_search.model.adapters import adapter_state, is_adapted, merged_state
 from densecap_search.model.encoder import DualEncoder, EncoderSpec
 from densecap_search.model.heads import SkipHead, head_slot
+from densecap_search.model.untrusted import check_model_cfg, refuse_code, tokenizer_options
 from densecap_search.model.window import set_context_length
 
 FORMAT = 1
@@ -34,10 +35,14 @@ def build_model(spec: EncoderSpec, text_folder: Path | None = None) -> Any:
 
     text_folder: the folder of a Hugging Face text tower's configuration, for encoders that have one.
     """
+    check_model_cfg(spec.model_cfg, spec.source)
     cfg = copy.deepcopy(spec.model_cfg)
-    text_cfg = cfg.setdefault("text_cfg", {})
-    if text_cfg.get("hf_model_name"):
-        text_cfg.update(hf_model_name=str(text_folder), hf_model_pretrained=False)
+    if text_folder is not None:
+        refuse_code(text_folder)
+    if cfg["text_cfg"].get("hf_model_name"):
+        cfg["text_cfg"].update(hf_model_name=str(text_folder), hf_model_pretrained=False)
+    if cfg["vision_cfg"].get("timm_model_name"):
+        cfg["vision_cfg"]["timm_model_pretrained"] = False
     if "multimodal_cfg" in cfg:
         raise ModelError(f"{spec.source} is a captioning model (CoCa); only plain dual encoders are supported")
     cfg.pop("custom_text", None)
@@ -58,10 +63,13 @@ def _put_starter_heads(model: Any, spec: EncoderSpec) -> None:
 
 def make_tokenizer(spec: EncoderSpec, folder: Path | None) -> Any:
     """The tokenizer of a model configuration; folder holds its files where it is a Hugging Face one."""
+    check_model_cfg(spec.model_cfg, spec.source)
     text_cfg = spec.model_cfg["text_cfg"]
-    options = text_cfg.get("tokenizer_kwargs") or {}
+    options = tokenizer_options(text_cfg)
     if not text_cfg.get("hf_tokenizer_name"):
         return SimpleTokenizer(context_length=spec.context_length, **options)
+    assert folder is not None
+    refuse_code(folder)
     return HFTokenizer(
         str(folder), context_length=spec.context_length, tokenizer_mode=text_cfg.get("tokenizer_mode"), **options
     )

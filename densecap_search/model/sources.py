@@ -33,6 +33,7 @@ from densecap_search.model.layouts import (
     preprocess_from_huggingface,
 )
 from densecap_search.model.starter import load_starter
+from densecap_search.model.untrusted import check_model_cfg, refuse_code, refuse_code_of, tokenizer_options
 from densecap_search.model.weight_files import read_folder, read_json, read_state
 from densecap_search.model.window import default_context_length, set_context_length
 
@@ -85,6 +86,7 @@ def open_clip_name(name: str) -> str:
 def _from_folder(path: Path) -> DualEncoder:
     if is_run(path):
         return load_run(path)
+    refuse_code(path)
     if (path / "open_clip_config.json").is_file():
         return _from_schema(f"local-dir:{path}")
     if (path / "config.json").is_file():
@@ -97,14 +99,28 @@ def _from_folder(path: Path) -> DualEncoder:
 
 
 def _from_schema(name: str) -> DualEncoder:
-    """hf-hub: and local-dir: folders, read by open_clip itself."""
+    """hf-hub: and local-dir: folders, read by open_clip itself once nothing in them asks for code to be run."""
+    cfg = _quietly(name, lambda: _checked_schema(name))
+    options = tokenizer_options(cfg["text_cfg"])
     model, preprocess, tokenizer = _quietly(name, lambda: (
         *_model_and_preprocess(open_clip.create_model(name, force_custom_text=True)),
-        open_clip.get_tokenizer(name),
+        open_clip.get_tokenizer(name, **options),
     ))
-    cfg = open_clip.get_model_config(name)
     spec = EncoderSpec(name, cfg, preprocess, 0)
     return _at_default_window(model, spec, tokenizer)
+
+
+def _checked_schema(name: str) -> dict[str, Any]:
+    """The model configuration of an hf-hub: or local-dir: folder, and no code beside it."""
+    schema, place = parse_model_name(name)
+    cfg: dict[str, Any] = open_clip.get_model_config(name)
+    check_model_cfg(cfg, name)
+    if schema == "local-dir":
+        refuse_code(Path(place))
+    for key in ("hf_model_name", "hf_tokenizer_name"):
+        if cfg["text_cfg"].get(key) and not (schema == "local-dir" and key == "hf_tokenizer_name"):
+            refuse_code_of(cfg["text_cfg"][key])
+    return cfg
 
 
 def _from_open_clip(name: str, pretrained: str | None) -> DualEncoder:
