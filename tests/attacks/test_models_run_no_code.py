@@ -13,6 +13,7 @@ import pytest
 from helpers import BERT, TINY, make_tiny
 from safetensors.torch import save_file
 
+from densecap_search.config import ModelConfig
 from densecap_search.errors import DensecapError
 from densecap_search.model.checkpoint import save_encoder
 from densecap_search.model.sources import load_encoder
@@ -94,14 +95,14 @@ def test_planted_code_is_not_run(lay: Any, way: str, tmp_path: Path, planted: Pa
     names = [str(folder)] if lay is run_folder else [str(folder), f"local-dir:{folder}"]
     for name in names:
         with pytest.raises(DensecapError, match=r"auto_map|trust_remote_code|attn_implementation|hf_model_name"):
-            load_encoder(name)
+            load_encoder(ModelConfig(name))
     assert not planted.exists()
 
 
 def test_a_hugging_face_folder_that_names_code_is_refused_by_name(tmp_path: Path, planted: Path):
     folder = write(tmp_path / "given", {**CODE, "config.json": {"model_type": "clip", "auto_map": AUTO_MAP}})
     with pytest.raises(DensecapError, match=r"config\.json asks for code of its own to be run \(auto_map\), which is never done"):
-        load_encoder(str(folder))
+        load_encoder(ModelConfig(str(folder)))
     assert not planted.exists()
 
 
@@ -136,7 +137,7 @@ def test_unknown_keys_of_a_run_are_a_sentence_that_names_them(tmp_path: Path):
     model = json.loads((tmp_path / "model.json").read_text())
     write(tmp_path, {"model.json": {**model, "model_cfg": {**model["model_cfg"], "loader": "os.system"}}})
     with pytest.raises(DensecapError, match="loader, which no model may"):
-        load_encoder(str(tmp_path))
+        load_encoder(ModelConfig(str(tmp_path)))
 
 
 @pytest.mark.slow
