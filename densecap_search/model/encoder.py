@@ -78,15 +78,6 @@ class Tokens:
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Features:
-    """What the objectives take: image [B, D] and text [B, D], float32 unit rows; logit_scale [] is s, not ln s."""
-
-    image: Tensor
-    text: Tensor
-    logit_scale: Tensor
-
-
 class DualEncoder:
     """An open_clip dual encoder with its preprocessing, tokenizer and window.
 
@@ -231,10 +222,6 @@ class DualEncoder:
         with self._autocast(), window.narrowed(self.model.text, ids.shape[1]):
             embeddings = self.model.text(ids.to(self.device))
         return nn.functional.normalize(embeddings.float(), dim=-1)
-
-    def features(self, pixels: Tensor, ids: Tensor) -> Features:
-        """One batch of pairs through both towers."""
-        return Features(self.encode_image(pixels), self.encode_text(ids), self.logit_scale())
 
     def encode_with_tokens(self, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Image and text embeddings [B, D], patches [B, P, D] and words [B, L, D]; all float32 unit rows."""

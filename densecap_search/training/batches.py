@@ -32,7 +32,7 @@ CLUSTER = 8  # nearest captions that are kept together; more make batches of one
 class Batch:
     """Pairs that are each other's negatives, except within a group.
 
-    images: uint8 [B, 3, H, W], or tower outputs [B, W]; tokens: int64 [B, L], or tower outputs [B, W];
+    images: uint8 [B, 3, H, W]; tokens: int64 [B, L]; where encoded, what frozen towers made of both, float32 [B, W].
     groups: int64 [B]; reference: the captions' embeddings before training [B, D], where the objective needs them.
     """
 
@@ -40,6 +40,7 @@ class Batch:
     tokens: Tensor
     groups: Tensor
     reference: Tensor | None = None
+    encoded: bool = False
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -48,7 +49,7 @@ class Batch:
         """Micro-batches of at most this many pairs."""
         return [
             Batch(self.images[at:at + size], self.tokens[at:at + size], self.groups[at:at + size],
-                  None if self.reference is None else self.reference[at:at + size])
+                  None if self.reference is None else self.reference[at:at + size], self.encoded)
             for at in range(0, len(self), size)
         ]
 
@@ -237,4 +238,4 @@ class RowBatches(_Source):
         """Rows are gathered, no more."""
         for rows in self.shares(plan, start):
             texts = torch.from_numpy(self.text_rows[self.segments(rows, plan)])
-            yield Batch(torch.from_numpy(self.image_rows[rows]), texts, *self.extras(rows, plan))
+            yield Batch(torch.from_numpy(self.image_rows[rows]), texts, *self.extras(rows, plan), encoded=True)

@@ -238,7 +238,7 @@ class _Job:
 
     def embed(self, batch: Batch) -> tuple[Tensor, ...]:
         """Pairs → image and text embeddings [b, D]; for late interaction also patches and words [b, T, D]."""
-        if self.train.tune == "heads":
+        if batch.encoded:
             device = self.encoder.device
             return (self.encoder.from_tower("image", batch.images.to(device)),
                     self.encoder.from_tower("text", batch.tokens.to(device)))

@@ -30,19 +30,23 @@ def batch(encoder: DualEncoder) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels, torch.randint(1, 200, (4, encoder.context_length if encoder.tokenizer else 12))
 
 
+def both(encoder: DualEncoder) -> tuple[torch.Tensor, torch.Tensor]:
+    pixels, ids = batch(encoder)
+    return encoder.encode_image(pixels), encoder.encode_text(ids)
+
+
 def vectors(encoder: DualEncoder) -> torch.Tensor:
     encoder.model.eval()
     with torch.no_grad():
-        found = encoder.features(*batch(encoder))
-    return torch.cat([found.image, found.text])
+        return torch.cat(both(encoder))
 
 
 def train(encoder: DualEncoder, trained: dict[str, nn.Parameter], steps: int = 3) -> None:
     optimizer = torch.optim.SGD(trained.values(), lr=0.3)
     set_training_mode(encoder)
     for _ in range(steps):
-        features = encoder.features(*batch(encoder))
-        scores = encoder.logit_scale() * features.image @ features.text.T
+        image, text = both(encoder)
+        scores = encoder.logit_scale() * image @ text.T
         optimizer.zero_grad()
         nn.functional.cross_entropy(scores, torch.arange(4)).backward()
         optimizer.step()

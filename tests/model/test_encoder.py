@@ -19,10 +19,9 @@ CAPTIONS = ["a red ball on the left", "a blue box", "word " * 300]
 
 def test_vectors_are_unit_rows(tiny):
     pixels = torch.randn(3, 3, 32, 32)
-    features = tiny.features(pixels, tiny.tokenize(CAPTIONS).ids)
-    assert features.image.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
-    assert features.text.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
-    assert features.logit_scale.item() == pytest.approx(1 / 0.07, rel=1e-5)
+    for vectors in (tiny.encode_image(pixels), tiny.encode_text(tiny.tokenize(CAPTIONS).ids)):
+        assert vectors.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-6)
+    assert tiny.logit_scale().item() == pytest.approx(1 / 0.07, rel=1e-5)
 
 
 @pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])

@@ -71,7 +71,8 @@ def test_dropout_is_on_where_something_trains_and_batch_norm_never(tmp_path):
         set_training_mode(encoder)
         assert [layer.output.dropout.training for layer in layers] == on, tune
         assert encoder.model.text.transformer.embeddings.dropout.training is (tune == "full"), tune
-        encoder.features(torch.randn(2, 3, 64, 64), torch.randint(1, 200, (2, 5)))
+        encoder.encode_image(torch.randn(2, 3, 64, 64))
+        encoder.encode_text(torch.randint(1, 200, (2, 5)))
     after = dict(encoder.model.visual.trunk.named_buffers())
     assert before
     assert all(torch.equal(after[name], value) for name, value in before.items())
