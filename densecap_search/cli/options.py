@@ -75,6 +75,8 @@ def read(path: Path, reading: config.Reading = config.BY_CONTENT) -> Collection:
     from densecap_search.collection.readers import read_collection
 
     found = read_collection(path, reading)
+    for note in found.notes:
+        click.echo(f"{path}: {note}", err=True)
     tell_skipped(found.skipped)
     if not found.records:
         raise DensecapError(f"{path} holds no picture that can be used; "

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from densecap_search.collection.json_tables import as_row, read_json, read_jsonl
 from densecap_search.collection.records import Skipped
-from densecap_search.collection.source import Row, Rows, Source, parse_json
+from densecap_search.collection.source import Row, Rows, Source
 from densecap_search.collection.splits import normal_split
-from densecap_search.collection.tables import as_row, read_json, read_jsonl
-from densecap_search.collection.text_files import decode
+from densecap_search.collection.text_files import decode, parse_json
 from densecap_search.collection.walk import find_images
 from densecap_search.errors import CollectionError
 
@@ -25,35 +25,50 @@ def _changed(rows: Rows, change: Callable[[int, Row], Row | Skipped]) -> Rows:
 
 
 def is_coco(source: Source) -> str | None:
-    """One object: `images` with file names, `annotations` with captions."""
+    """One object: `images` with file names, `annotations` of which any has a caption (boxes may come first)."""
     value = source.value if isinstance(source.value, dict) else {}
-    named = "file_name" in _first_of(value, "images") and "caption" in _first_of(value, "annotations")
+    annotations = value.get("annotations")
+    told = isinstance(annotations, list) and any(isinstance(item, dict) and "caption" in item for item in annotations)
+    named = told and "file_name" in _first_of(value, "images")
     return "the keys images (file_name) and annotations (caption)" if named else None
 
 
 def read_coco(source: Source) -> Rows:
-    """COCO captions: an image is a row, its captions in the order of the annotations.
+    """COCO captions: an image is a row, its captions in the order of the annotations. Ids may be numbers or text.
 
     Annotations that cannot be used are rows after the images: their number is that of the images plus their own.
+    Boxes and areas are no rows.
     """
     images, annotations = (_list_of(source, key) for key in ("images", "annotations"))
-    captions: dict[Any, list[str]] = {image["id"]: [] for image in images if _has_key(image, "id")}
+    captions: dict[str, list[str]] = {_id(image["id"]): [] for image in images if _has_key(image, "id")}
     lost: list[Skipped] = []
+    boxes = 0
     for number, item in enumerate(annotations, start=len(images) + 1):
-        key = item.get("image_id") if isinstance(item, dict) and _has_key(item, "image_id") else None
+        key = _id(item["image_id"]) if isinstance(item, dict) and _has_key(item, "image_id") else None
+        caption = item.get("caption") if isinstance(item, dict) else None
         if key is None or key not in captions:
-            lost.append(Skipped("", f"an annotation whose image_id {key!r} is not among the images", number))
-        elif isinstance(item.get("caption"), str):
-            captions[key].append(item["caption"])
+            said = repr(item["image_id"]) if key is not None else None
+            lost.append(Skipped("", f"an annotation whose image_id {said} is not among the images", number))
+        elif isinstance(caption, str):
+            captions[key].append(caption)
+        elif "bbox" in item or "segmentation" in item:
+            boxes += 1
         else:
             lost.append(Skipped("", "an annotation without a caption", number))
+    if boxes:
+        source.notes.append(f"{boxes} annotations are boxes or areas without a caption")
     for number, image in enumerate(images, start=1):
         row = as_row(image, number)
         if not isinstance(row, Skipped):
             known = {("coco_id" if key == "id" else key): value for key, value in row.items()}
-            row = {**known, "captions": captions.get(row["id"], []) if _has_key(row, "id") else []}
+            row = {**known, "captions": captions.get(_id(row["id"]), []) if _has_key(row, "id") else []}
         yield number, row
     yield from ((skip.row or 0, skip) for skip in lost)
+
+
+def _id(value: str | float) -> str:
+    """One word for 7, 7.0 and "7"."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def is_karpathy(source: Source) -> str | None:
@@ -105,26 +120,6 @@ def read_goal(source: Source) -> Rows:
     yield from _changed(read_json(source), lambda number, row: {
         key: value for key, value in row.items() if key != "segment" and not key.endswith("_structure")})
     source.notes.append("segments are not read; the file is one split of its own")
-
-
-def is_sharegpt4v(source: Source) -> str | None:
-    """A list whose objects hold `conversations`."""
-    talks = isinstance(source.value, list) and isinstance(source.first.get("conversations"), list)
-    return "a JSON list with conversations" if talks else None
-
-
-def read_sharegpt4v(source: Source) -> Rows:
-    """The first answer about a picture is its caption; later turns are about parts of it."""
-    def first_answer(number: int, row: Row) -> Row:
-        turns = row.get("conversations")
-        answers = [turn.get("value") for turn in turns if isinstance(turn, dict) and turn.get("from") in _ANSWERERS
-                   ] if isinstance(turns, list) else []
-        return {"image": row.get("image"), "caption": answers[0] if answers else None}
-
-    yield from _changed(read_json(source), first_answer)
-
-
-_ANSWERERS = ("gpt", "assistant", "model")
 
 
 def is_vg_paragraphs(source: Source) -> str | None:
@@ -185,6 +180,7 @@ def read_dci(source: Source) -> Rows:
         raise CollectionError(f"{source.path} holds no JSON annotations, nor does its annotations/; "
                               "choose another --format")
     splits = _dci_splits(source)
+    source.done.update(files)
     for number, file in enumerate(files, start=1):
         item = _object(file)
         if not isinstance(item, dict):
@@ -246,7 +242,7 @@ def _optional_list(file: Path) -> list[Any]:
 def _stems(source: Source) -> Mapping[str, list[str]]:
     """The pictures below the file's folder by their stem, as paths relative to it."""
     files: dict[str, list[str]] = {}
-    for image in find_images(source.folder, hidden=source.reading.hidden):
+    for image in find_images(source.folder, hidden=source.reading.hidden, exclude=source.reading.exclude):
         files.setdefault(image.stem, []).append(os.path.relpath(image, source.folder))
     return files
 

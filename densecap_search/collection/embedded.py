@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree.ElementTree import ParseError
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
 from PIL import Image, ImageFile, IptcImagePlugin
 
 from densecap_search.collection.captions import is_placeholder
 from densecap_search.collection.image_types import register_plugins
 from densecap_search.collection.images import DECODING_ERRORS
 from densecap_search.collection.text_files import utf_8_or_cp1252, utf_16
+from densecap_search.collection.xmp import read_xmp
 
-_RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
-_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _XMP, _DESCRIPTION, _EXIF_IFD, _USER_COMMENT = 700, 270, 0x8769, 0x9286  # TIFF tags
 _IPTC_CAPTION = (2, 120)
 
@@ -55,16 +51,7 @@ def _from_xmp(image: Image.Image) -> str | None:
     packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or image.getexif().get(_XMP)
     if not packet:
         return None
-    try:
-        tree = fromstring(packet.rstrip(b"\0") if isinstance(packet, bytes) else packet)
-    except (ParseError, DefusedXmlException):
-        return None
-    for description in tree.iter(f"{_DC}description"):
-        items = list(description.iter(f"{_RDF}li"))
-        items.sort(key=lambda item: item.get(_LANG) != "x-default")
-        text: str | None = items[0].text if items else description.text
-        return text
-    return next((text for node in tree.iter() if (text := node.get(f"{_DC}description"))), None)
+    return read_xmp(packet)[0]
 
 
 def _from_iptc(image: Image.Image) -> str | None:

@@ -3,68 +3,74 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from densecap_search.collection import side_files
+from densecap_search.collection.columnar import read_columnar
+from densecap_search.collection.delimited import read_csv
 from densecap_search.collection.embedded import embedded_caption
+from densecap_search.collection.json_tables import read_jsonl
 from densecap_search.collection.records import Skipped
-from densecap_search.collection.source import Row, Rows, Source
-from densecap_search.collection.splits import normal_split
-from densecap_search.collection.tables import read_csv, read_jsonl, read_parquet
-from densecap_search.collection.text_files import decode
+from densecap_search.collection.source import Rows, Source
+from densecap_search.collection.splits import SPLITS, normal_split
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
 
-_METADATA = {"metadata.jsonl": read_jsonl, "metadata.csv": read_csv, "metadata.parquet": read_parquet}
-_TWINS = tuple((image, caption) for image in ("image", "images") for caption in ("caption", "captions"))
+_METADATA = {"metadata.jsonl": read_jsonl, "metadata.csv": read_csv, "metadata.parquet": read_columnar}
+_IMAGES = ("image", "images", "img", "imgs", "pictures", "photos")
+_TEXTS = ("caption", "captions", "text", "texts", "txt", "descriptions")
 
 
 def is_folder(source: Source) -> str | None:
-    """Any folder with a text file beside a picture, or without pictures."""
+    """Any folder with a side file beside a picture, or without pictures."""
     if not source.path.is_dir():
         return None
     pairs = [pair for pair in source.pictures if not isinstance(pair, Skipped)]
-    count = sum(side is not None for _, side in pairs)
-    return f"{count} of {len(pairs)} pictures have a text file beside them" if count or not pairs else None
+    count = sum(bool(sides) for _, sides in pairs)
+    return f"{count} of {len(pairs)} pictures have a side file" if count or not pairs else None
 
 
 def read_folder(source: Source) -> Rows:
-    """Pictures and, beside each, an optional text file with the same stem."""
+    """Pictures and what the files beside each say of it; where they have no caption, what is in the picture file.
+
+    Of several side files the first with a caption gives it: .caption, .txt, .xmp, .json.
+    """
     _needs_folder(source)
-    number = 0
+    number, kinds = 0, Counter[str]()
     for found in source.pictures:
         if isinstance(found, Skipped):
             yield number, found
             continue
         number += 1
-        yield number, _with_side_file(source.path, *found, number)
-    if source.lone_texts:
-        names = ", ".join(path.relative_to(source.path).as_posix() for path in source.lone_texts[:3])
-        source.notes.append(f"{len(source.lone_texts)} text files belong to no picture ({names})")
-    _tell_tables(source)
+        image, sides = found
+        said = side_files.read(image, sides)
+        row: dict[str, Any] = {**(said.columns or {}), "image": image.relative_to(source.path).as_posix()}
+        if said.error is not None:
+            yield number, Skipped(row["image"], said.error, number)
+            continue
+        source.done.update(image.parent / name for name in said.read)
+        captions = said.captions or tuple(filter(None, [embedded_caption(image)]))
+        kinds.update([f"{said.kind} files" if said.kind else "the picture files"] * bool(captions))
+        yield number, {**row, "captions": list(captions)}
+    _tell_kinds(kinds, source)
 
 
-def _with_side_file(folder: Path, image: Path, side: Path | None, number: int) -> Row | Skipped:
-    row: dict[str, Any] = {"image": image.relative_to(folder).as_posix()}
-    if side is None:
-        return row
-    try:
-        return {**row, "caption": decode(side.read_bytes()).removesuffix("\n").removesuffix("\r")}
-    except OSError as error:
-        return Skipped(row["image"], f"cannot read its caption file: {error.strerror}", number)
-
-
-def _tell_tables(source: Source) -> None:
-    tables = [name for name in source.names if name.lower().endswith((".csv", ".tsv", ".jsonl", ".parquet", ".tar"))]
-    if tables:
-        source.notes.append(f"{', '.join(tables[:3])} in the folder {'are' if len(tables) > 1 else 'is'} not read; "
-                            "give the file itself to read it")
+def _tell_kinds(kinds: Counter[str], source: Source) -> None:
+    """Where captions are from, and the rule, as soon as there are two ways."""
+    if len(kinds) > 1:
+        shown = ", ".join(f"{count} from {kind}" for kind, count in kinds.most_common())
+        source.notes.append(f"captions: {shown}; of several places the first counts: .caption, .txt, .xmp, .json, the "
+                            "picture file")
+    elif kinds and ".txt files" not in kinds:
+        source.notes.append(f"captions from {next(iter(kinds))}")
 
 
 def is_embedded(source: Source) -> str | None:
-    """What is left of folders: pictures, and not one text file beside them."""
-    return "pictures without text files beside them" if source.path.is_dir() else None
+    """What is left of folders: pictures, and not one side file beside them."""
+    return "pictures without side files" if source.path.is_dir() else None
 
 
 def read_embedded(source: Source) -> Rows:
@@ -80,7 +86,6 @@ def read_embedded(source: Source) -> Rows:
         held += caption is not None
         yield number, {"image": found[0].relative_to(source.path).as_posix(), "caption": caption}
     source.notes.append(f"{held} of {number} hold a caption in the file")
-    _tell_tables(source)
 
 
 def is_imagefolder(source: Source) -> str | None:
@@ -95,33 +100,41 @@ def read_imagefolder(source: Source) -> Rows:
     if not files:
         raise CollectionError(f"{source.path} holds no metadata.jsonl, .csv or .parquet with a column file_name; "
                               "choose another --format")
+    source.done.update(files)
     reading = replace(source.reading, image_column="file_name")
     before = number = 0
     for file in files:
         before += number
         number = 0
         inside = file.parent.relative_to(source.path).as_posix()
-        split = normal_split(inside.split("/")[0]) if inside != "." else None
-        for number, row in _METADATA[file.name](replace(source, path=file, reading=reading, notes=[])):
+        split = next((word for part in inside.split("/") if (word := normal_split(part)) in SPLITS), None)
+        for number, row in _METADATA[file.name](replace(source, path=file, reading=reading)):
             if isinstance(row, Skipped):
                 yield before + number, replace(row, row=before + number)
                 continue
             name = row.get("file_name")
             is_below = inside != "." and isinstance(name, str) and name.strip()
             moved = {"file_name": f"{inside}/{name}"} if is_below else {}
-            named = {"split": split} if split in ("train", "val", "test") and not row.get("split") else {}
+            named = {"split": split} if split and not row.get("split") else {}
             yield before + number, {**row, **moved, **named}
 
 
 def _metadata_files(source: Source) -> list[Path]:
-    """One a folder: of the folder itself, or of the folders in it."""
+    """One a folder: of the folder itself; else of those in it, or in its data/."""
     if not source.path.is_dir():
         return []
-    places = [source.path, *(source.path / name for name in source.names
-                             if (source.reading.hidden or not name.startswith(".")) and (source.path / name).is_dir())]
-    found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
-    files = [file for file in found if file is not None]
-    return files[:1] if files and files[0].parent == source.path else files
+    for root in (source.path, source.path / "data"):
+        places = [root, *_folders_in(root, source.reading.hidden)] if root.is_dir() else []
+        found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
+        files = [file for file in found if file is not None]
+        if files:
+            return files[:1] if files[0].parent == root else files
+    return []
+
+
+def _folders_in(root: Path, hidden: bool) -> list[Path]:
+    return [root / name for name in Source(root).names
+            if (hidden or not name.startswith(".")) and (root / name).is_dir()]
 
 
 def _names_files(path: Path) -> bool:
@@ -134,7 +147,7 @@ def _names_files(path: Path) -> bool:
 
 
 def is_twins(source: Source) -> str | None:
-    """Urban-1k's layout: image/ and caption/."""
+    """Urban-1k's layout: image/ and caption/, or images/ and text/ and the like."""
     twins = _twins(source)
     return f"the folders {twins[0]}/ and {twins[1]}/" if twins else None
 
@@ -150,13 +163,18 @@ def read_twins(source: Source) -> Rows:
             yield number, found
             continue
         number += 1
-        inside = found[0].relative_to(source.path / twins[0])
-        yield number, _with_side_file(source.path, found[0], _twin(source.path / twins[1] / inside), number)
+        image = found[0].relative_to(source.path).as_posix()
+        side = _twin(source.path / twins[1] / found[0].relative_to(source.path / twins[0]))
+        said = side_files.read(found[0], [side] if side else [])
+        source.done.update([side] if side else [])
+        yield number, (Skipped(image, said.error, number) if said.error is not None
+                       else {"image": image, "captions": list(said.captions)})
 
 
 def _twin(place: Path) -> Path | None:
     stems = dict.fromkeys(unicodedata.normalize(form, place.stem) for form in ("NFC", "NFD"))
-    candidates = (place.with_name(stem + suffix) for stem in (place.stem, *stems) for suffix in (".txt", ".TXT"))
+    endings = [spelling for ending in side_files.TEXTS for spelling in (ending, ending.upper())]
+    candidates = (place.with_name(stem + suffix) for stem in (place.stem, place.name, *stems) for suffix in endings)
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -164,12 +182,13 @@ def _twins(source: Source) -> tuple[str, str] | None:
     if not source.path.is_dir() or any(is_picture(name) for name in source.names):
         return None
     lower = {name.lower(): name for name in source.names if (source.path / name).is_dir()}
-    pairs = ((lower[image], lower[caption]) for image, caption in _TWINS if image in lower and caption in lower)
+    pairs = ((lower[image], lower[text]) for image in _IMAGES for text in _TEXTS if image in lower and text in lower)
     return next((pair for pair in pairs if _has_texts(source.path / pair[1])), None)
 
 
 def _has_texts(folder: Path) -> bool:
-    return any(name.lower().endswith(".txt") for name in Source(folder).names)
+    return any(name.lower().endswith(side_files.TEXTS)
+               for place in (folder, *_folders_in(folder, False)[:1]) for name in Source(place).names)
 
 
 def _needs_folder(source: Source) -> None:

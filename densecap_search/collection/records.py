@@ -66,6 +66,7 @@ class Collection:
     """Pictures with captions; image_ids are unique, and no input row is named twice.
 
     format: how it was read, a key of READERS; format_reason: what told so, and how it was read, in a phrase.
+    notes: what a user should know of how it was read, a phrase each.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Collection:
     skipped: tuple[Skipped, ...] = ()
     format: str = ""
     format_reason: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         first: dict[str, Record] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from densecap_search.collection.records import Skipped
-from densecap_search.collection.text_files import decode, text_lines, utf_16
-from densecap_search.collection.walk import pair_side_files, walk
+from densecap_search.collection.side_files import pair
+from densecap_search.collection.text_files import decode, parse_json, text_lines, utf_16
+from densecap_search.collection.walk import is_picture, walk
 from densecap_search.config import BY_CONTENT, Reading
 from densecap_search.errors import CollectionError
 
@@ -25,11 +25,17 @@ _TRIED_LINES = 20  # of JSON Lines, until one is an object
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or a file that is to become a collection. notes: what a reader wants said about how it read."""
+    """A folder or a file that is to become a collection.
+
+    notes: what a reader wants said about how it read. done: the files, beside pictures, that it has read. left: what
+    was left out as the user asked.
+    """
 
     path: Path
     reading: Reading = BY_CONTENT
     notes: list[str] = field(default_factory=list)
+    done: set[Path] = field(default_factory=set)
+    left: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -90,32 +96,46 @@ class Source:
         return next((item for line in lines if isinstance(item := _parsed(line), dict)), {})
 
     @cached_property
-    def pictures(self) -> tuple[tuple[Path, Path | None] | Skipped, ...]:
-        """The pictures below a folder, each with its text file or None; unreadable folders are skipped."""
-        return tuple(self._pictures())
+    def walked(self) -> tuple[tuple[Path, list[str]] | Skipped, ...]:
+        """Every folder below a folder with its file names; those that cannot be read are skipped."""
+        reading = self.reading
+        return tuple(walk(self.path, hidden=reading.hidden, exclude=reading.exclude, left=self.left))
 
     @cached_property
-    def lone_texts(self) -> list[Path]:
-        """Text files below the folder that belong to no picture; known once ``pictures`` is."""
-        return []
+    def pictures(self) -> tuple[tuple[Path, tuple[Path, ...]] | Skipped, ...]:
+        """The pictures below a folder, each with its side files; unreadable folders are skipped.
 
-    def _pictures(self) -> Iterator[tuple[Path, Path | None] | Skipped]:
-        for found in walk(self.path, hidden=self.reading.hidden):
+        Of a picture and links to it, or of several links to one file, one is taken: the picture before the links.
+        """
+        found = list(self._pictures())
+        links = {path: path.resolve() for path, _ in _paths(found) if path.is_symlink()}
+        shown = {path.resolve() for path, _ in _paths(found) if path not in links} if links else set()
+        twice = set()
+        for link, target in links.items():
+            if target in shown:
+                twice.add(link)
+            shown.add(target)
+        if twice:
+            self.notes.append(f"{len(twice)} links to pictures that are there already")
+        return tuple(pair for pair in found if isinstance(pair, Skipped) or pair[0] not in twice)
+
+    def other_files(self) -> Iterator[Path]:
+        """The files below a folder that are no pictures."""
+        for found in self.walked:
+            if not isinstance(found, Skipped):
+                yield from (found[0] / name for name in found[1] if not is_picture(name))
+
+    def _pictures(self) -> Iterator[tuple[Path, tuple[Path, ...]] | Skipped]:
+        for found in self.walked:
             if isinstance(found, Skipped):
                 yield found
                 continue
             place, names = found
-            pairs, lone = pair_side_files(names)
-            self.lone_texts.extend(place / name for name in lone)
-            yield from ((place / name, place / text if text else None) for name, text in pairs)
+            yield from ((place / name, tuple(place / side for side in sides)) for name, sides in pair(names)[0])
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text. Errors: ValueError with one line."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+def _paths(found: Iterable[tuple[Path, tuple[Path, ...]] | Skipped]) -> Iterator[tuple[Path, tuple[Path, ...]]]:
+    return (pair for pair in found if not isinstance(pair, Skipped))
 
 
 def _parsed(text: str) -> Any:

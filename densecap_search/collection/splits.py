@@ -12,6 +12,7 @@ from densecap_search.collection.records import Collection, Record
 from densecap_search.errors import CollectionError
 from densecap_search.files import hash_text
 
+SPLITS = ("train", "val", "test")
 _SPLIT_WORDS = {"validation": "val", "valid": "val", "dev": "val", "training": "train", "testing": "test"}
 
 
@@ -31,6 +32,12 @@ def normal_split(word: str | None) -> str | None:
         return None
     word = word.strip().lower()
     return _SPLIT_WORDS.get(word, word)
+
+
+def most_held_out(splits: Iterable[str]) -> str | None:
+    """Of what the rows of one picture say: test before val before any other name before train; None of nothing."""
+    rank = {"train": 0, "val": 2, "test": 3}
+    return max(splits, key=lambda split: rank.get(split, 1), default=None)
 
 
 def split_collection(

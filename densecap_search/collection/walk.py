@@ -1,13 +1,13 @@
-"""The pictures below a folder, and which text file belongs to which."""
+"""The folders below a folder, and the pictures in them."""
 
 from __future__ import annotations
 
 import os
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 from densecap_search.collection.image_types import IMAGE_SUFFIXES
+from densecap_search.collection.left_out import NO_MEDIA, left_out
 from densecap_search.collection.records import Skipped
 
 # What file systems, network drives and desktops put between photographs, in lower case.
@@ -24,14 +24,18 @@ def is_picture(name: str) -> bool:
     return PurePath(name).suffix.lower() in IMAGE_SUFFIXES
 
 
-def walk(folder: Path, *, hidden: bool = False) -> Iterator[tuple[Path, list[str]] | Skipped]:
+def walk(folder: Path, *, hidden: bool = False, exclude: Sequence[str] = (), left: list[str] | None = None
+         ) -> Iterator[tuple[Path, list[str]] | Skipped]:
     """Every folder once, with its sorted file names; folders that cannot be read are skipped with the reason.
 
-    Links are followed, but never back to where we have been. hidden: also what begins with a dot and what systems
-    add (:data:`SYSTEM_FOLDERS`).
+    Links are followed, but never back to where we have been. hidden: also what begins with a dot, what systems
+    add (:data:`SYSTEM_FOLDERS`), and what .nomedia hides. exclude: patterns, beside those of the folder's ignore file.
+    left: gets the files and folders that these left out.
     """
     seen = set()
     errors: list[OSError] = []
+    left = [] if left is None else left
+    excluded = left_out(folder, exclude)
     for place, folders, names in os.walk(folder, followlinks=True, onerror=errors.append):
         try:
             status = Path(place).stat()
@@ -45,35 +49,24 @@ def walk(folder: Path, *, hidden: bool = False) -> Iterator[tuple[Path, list[str
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(folders if hidden else (name for name in folders if not _is_hidden(name)))
-        yield Path(place), sorted(name for name in names if _is_wanted(place, name, hidden))
+        if NO_MEDIA in names and not hidden and Path(place) != folder:
+            left.append(place)
+            folders.clear()
+            continue
+        out = {name for name in folders if excluded(f"{place}/{name}/")}
+        out |= {name for name in names if excluded(f"{place}/{name}")}
+        left += (f"{place}/{name}" for name in sorted(out))
+        folders[:] = sorted(name for name in folders if name not in out and (hidden or not _is_hidden(name)))
+        yield Path(place), sorted(name for name in names if name not in out and _is_wanted(place, name, hidden))
     yield from _told(errors)
 
 
-def find_images(folder: Path, *, hidden: bool = False) -> Iterator[Path]:
+def find_images(folder: Path, *, hidden: bool = False, exclude: Sequence[str] = ()) -> Iterator[Path]:
     """The pictures below a folder, sorted, without hidden files and the folders that systems add."""
-    for found in walk(folder, hidden=hidden):
+    for found in walk(folder, hidden=hidden, exclude=exclude):
         if not isinstance(found, Skipped):
             place, names = found
             yield from (place / name for name in names if is_picture(name))
-
-
-def pair_side_files(names: list[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """Pictures of one folder with their text files (or None), and the text files that belong to none.
-
-    `a.jpg.txt` belongs to `a.jpg` before `a.txt` does; in whichever Unicode form a name came (Macs decompose letters).
-    """
-    texts: dict[str, str] = {}
-    for name in sorted(names):  # of `a.TXT` and `a.txt` the latter, which comes later, is kept
-        path = PurePath(name)
-        if path.suffix.lower() == ".txt":
-            texts[unicodedata.normalize("NFC", path.stem)] = name
-    pairs = []
-    for name in filter(is_picture, names):
-        whole = unicodedata.normalize("NFC", name)
-        pairs.append((name, texts.get(whole) or texts.get(PurePath(whole).stem)))
-    used = {text for _, text in pairs}
-    return pairs, [text for text in texts.values() if text not in used]
 
 
 def _told(errors: list[OSError]) -> Iterator[Skipped]:

@@ -1,31 +1,27 @@
-"""WebDataset shards: tar files of samples, read as a stream. Pictures are taken out once, into the cache.
-
-Everything that opens pictures opens files, so the pictures of a shard become files: under $DENSECAP_CACHE, in a folder
-named by the shard's content, under numbers instead of the names in the shard (which may be anything, `../` included).
-"""
+"""WebDataset shards: tar files of samples, whatever their order. Pictures are taken out once, into the cache."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from densecap_search.collection.records import Skipped
-from densecap_search.collection.source import Row, Rows, Source, parse_json
-from densecap_search.collection.text_files import decode
+from densecap_search.collection.source import Row, Rows, Source
+from densecap_search.collection.text_files import decode, parse_json
+from densecap_search.collection.unpacked import unpacked_rows
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
-from densecap_search.files import cache_folder, hash_file, json_lines, temporary_folder
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _TEXT_BYTES = 1 << 26  # of a caption or its JSON: more is no caption
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
-_ROWS = "rows.jsonl"
+_SIDES = (".txt", ".caption", ".json")
+_BROKEN = (tarfile.TarError, EOFError, zlib.error, OSError)
 
 
 def is_webdataset(source: Source) -> str | None:
@@ -37,7 +33,7 @@ def is_webdataset(source: Source) -> str | None:
 
 
 def read_webdataset(source: Source) -> Rows:
-    """Samples: members that follow each other and share their name up to the first dot of the file name.
+    """Samples: members whose names are equal up to the first dot of the file name, or as far as tells pictures apart.
 
     The caption is the sample's .txt, else what its .json holds under caption, text or description; other keys of the
     .json are columns. Ids are SHARD/NAME.
@@ -45,19 +41,12 @@ def read_webdataset(source: Source) -> Rows:
     shards = _shards(source)
     if not shards:
         raise CollectionError(f"{source.path} is no tar file and holds none; choose another --format")
-    number = 0
+    source.done.update(shards)
+    before = 0
     for shard in shards:
-        folder = _unpacked(shard)
-        for line in (folder / _ROWS).read_text(encoding="utf-8").split("\n"):
-            if not line:
-                continue
-            row = json.loads(line)
-            if "reason" in row and "image" not in row:
-                number += row["counts"]
-                yield number, Skipped(f"{shard.name}/{row['name']}", row["reason"], number if row["counts"] else None)
-                continue
-            number += 1
-            yield number, {**row, "image": str(folder / row["image"]), "id": f"{shard.name}/{row['id']}"}
+        for number, row in unpacked_rows(shard, before, _take_out, source.notes):
+            before = number
+            yield number, row
 
 
 def _shards(source: Source) -> list[Path]:
@@ -69,27 +58,9 @@ def _shards(source: Source) -> list[Path]:
     return [source.path] if is_tar else []
 
 
-def _unpacked(shard: Path) -> Path:
-    """The folder of a shard's pictures and its rows, made where it is not there."""
-    try:
-        folder = cache_folder() / "webdataset" / hash_file(shard)
-        if (folder / _ROWS).is_file():
-            return folder
-        with temporary_folder(folder.parent, "unpacking") as temporary:
-            with (temporary / _ROWS).open("w", encoding="utf-8") as rows:
-                for row in _take_out(shard, temporary):
-                    rows.write(json_lines([row]))
-            if not folder.exists():  # another process may have been first
-                temporary.rename(folder)
-        return folder
-    except OSError as error:
-        raise CollectionError(f"cannot take the pictures out of {shard}: {error.strerror or error}; they go to "
-                              f"{cache_folder()}, which DENSECAP_CACHE can place elsewhere") from error
-
-
 @dataclass
 class _Sample:
-    """What was seen of one sample. counts of a reason row: whether it is a sample (1) or a remark on the shard (0)."""
+    """What was seen of one sample."""
 
     name: str
     image: str | None = None
@@ -97,55 +68,119 @@ class _Sample:
     about: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> Row:
+        """A reason row counts as one, for a sample is an input row."""
         if self.image is None:
             return {"name": self.name, "reason": "a sample without a picture", "counts": 1}
         own = {"image": self.image, "id": self.name + PurePosixPath(self.image).suffix}
         return {"caption": None, **self.about, **({"caption": self.caption} if self.caption is not None else {}), **own}
 
 
+def sample_names(members: Iterable[str]) -> dict[str, str]:
+    """The members of a shard that belong to a sample → its name.
+
+    A name ends at its first dot. Where that would put several pictures together, and none is called just so or several
+    have texts of their own, it ends at its last one.
+    """
+    groups: dict[str, list[str]] = {}
+    for member in members:
+        path = PurePosixPath(member)
+        groups.setdefault((path.parent / path.name.partition(".")[0]).as_posix(), []).append(member)
+    found: dict[str, str] = {}
+    for name, own in groups.items():
+        pictures = [member for member in own if is_picture(member)]
+        stems = {_stem(picture) for picture in pictures}
+        texts = [member for member in own if PurePosixPath(member).suffix.lower() in _SIDES]
+        named = {stem for text in texts if (stem := _stem_of_text(text, pictures)) in stems}
+        if len(stems) > 1 and (name not in stems or len(named) > 1):
+            found |= {picture: _stem(picture) for picture in pictures}
+            found |= {text: stem for text in texts if (stem := _stem_of_text(text, pictures)) in stems}
+            continue
+        first = min(pictures, key=lambda picture: _stem(picture) != name, default=None)  # the others: masks and views
+        found |= {member: name for member in own if member == first or member not in pictures}
+    return found
+
+
+def _stem(member: str) -> str:
+    path = PurePosixPath(member)
+    return (path.parent / path.stem).as_posix()
+
+
+def _stem_of_text(member: str, pictures: Sequence[str]) -> str:
+    """`a.1.txt` speaks of `a.1.jpg`, and so does `a.1.jpg.txt`."""
+    stem = _stem(member)
+    return _stem(stem) if stem in pictures else stem
+
+
 def _take_out(shard: Path, folder: Path) -> Iterator[Row]:
     """Write the pictures of a shard to a folder, member by member; yields the rows of its samples."""
-    sample: _Sample | None = None
-    count = 0
+    names = sample_names(_listed(shard))
+    samples = {name: _Sample(name) for name in dict.fromkeys(names.values())}
+    numbers = {name: number for number, name in enumerate(samples, start=1)}
+    unread: Counter[str] = Counter()
+    seen: set[str] = set()
+    last, error = None, None
     try:
         with tarfile.open(shard, "r|*") as tar:
             for member in tar:
-                path = PurePosixPath(member.name)
-                if not member.isreg() or path.name.startswith("."):
-                    continue  # folders, links and devices are no part of a sample
-                stem, _, suffix = path.name.partition(".")
-                name = (path.parent / stem).as_posix()
-                if sample is None or sample.name != name:
-                    if sample is not None:
-                        yield sample.row()
-                    sample = _Sample(name)
-                    count += 1
+                name = names.get(member.name) if _counts(member) else None
+                if name is None or member.name in seen:
+                    unread.update([PurePosixPath(member.name).suffix.lower() or member.name] * _counts(member))
+                    continue
+                seen.add(member.name)
+                last = name
                 data = tar.extractfile(member)
                 assert data is not None  # only None for what is no regular file
-                _add(sample, data, f".{suffix.lower()}", folder / f"{count:08d}")
-        if sample is not None:
-            yield sample.row()
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+                kind = PurePosixPath(member.name).suffix.lower()
+                if not _add(samples[name], data, kind, folder / f"{numbers[name]:08d}"):
+                    unread.update([kind or member.name])
+                last = None
+    except _BROKEN as found:
+        if isinstance(found, OSError) and found.errno is not None:
             raise  # the disk's trouble, not the shard's
-        if sample is not None:
-            yield {"name": sample.name, "reason": "the shard is cut short within this sample", "counts": 1}
+        error = found
+    for name, sample in samples.items():
+        yield ({"name": name, "reason": "the shard is cut short within this sample", "counts": 1} if name == last
+               else sample.row())
+    if unread:
+        yield {"note": "not read: " + ", ".join(f"{count} {ending}" for ending, count in unread.most_common(8))}
+    if error is not None:
         yield {"name": "", "reason": f"the shard cannot be read to its end ({error})", "counts": 0}
 
 
-def _add(sample: _Sample, data: IO[bytes], suffix: str, place: Path) -> None:
+def _counts(member: tarfile.TarInfo) -> bool:
+    """Folders, links and devices are no part of a sample."""
+    return member.isreg() and not PurePosixPath(member.name).name.startswith(".")
+
+
+def _listed(shard: Path) -> list[str]:
+    """The names of a shard's members, in order, as far as it can be read."""
+    names: list[str] = []
+    try:
+        with tarfile.open(shard, "r|*") as tar:
+            names += (member.name for member in tar if _counts(member))
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+    return names
+
+
+def _add(sample: _Sample, data: IO[bytes], suffix: str, place: Path) -> bool:
+    """Whether a member says something: a picture, a caption, a JSON object."""
     if is_picture(f"x{suffix}"):
-        if sample.image is None:  # of several pictures the first: the others are masks and views
-            target = place.with_suffix(PurePosixPath(f"x{suffix}").suffix)
-            with target.open("wb") as file:
-                shutil.copyfileobj(data, file, 1 << 20)
-            sample.image = target.name
+        target = place.with_suffix(suffix)
+        with target.open("wb") as file:
+            shutil.copyfileobj(data, file, 1 << 20)
+        sample.image = target.name
     elif suffix in (".txt", ".caption"):
         sample.caption = decode(data.read(_TEXT_BYTES)).removesuffix("\n").removesuffix("\r")
     elif suffix == ".json":
         try:
             about = parse_json(decode(data.read(_TEXT_BYTES)))
         except ValueError:
-            return
-        if isinstance(about, dict):
-            sample.about = {key: value for key, value in about.items() if key not in ("image", "id")}
+            return False
+        if not isinstance(about, dict):
+            return False
+        sample.about = {key: value for key, value in about.items() if key not in ("image", "id")}
+    else:
+        return False
+    return True

@@ -172,6 +172,68 @@ def lay_dci(folder: Path) -> tuple[Path, Expected]:
     return folder, {"photos/sa_1.jpg": (("long one",), "train"), "photos/sa_2.jpg": ((), "val")}
 
 
+def lay_arrow(folder: Path) -> tuple[Path, Expected]:
+    """As save_to_disk writes it: a stream, with pictures in it."""
+    import pyarrow
+
+    folder.mkdir(parents=True)
+    rows = [{"image": {"bytes": picture_bytes(number), "path": f"{number}.png"}, "caption": caption}
+            for number, caption in enumerate(HARD_CAPTIONS)]
+    table = pyarrow.Table.from_pylist(rows)
+    with pyarrow.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as out:
+        out.write_table(table)
+    return folder / "data-00000-of-00001.arrow", {
+        f"data-00000-of-00001.arrow/{number}.png": ((caption,), None) for number, caption in enumerate(HARD_CAPTIONS)}
+
+
+def lay_excel(folder: Path) -> tuple[Path, Expected]:
+    import openpyxl
+
+    captions = HARD_CAPTIONS[:-1]  # a workbook has no lone carriage return
+    make_images(folder, *(f"{number}.jpg" for number in range(len(captions))))
+    book = openpyxl.Workbook()
+    for row in [("image", "caption", "year"), *((f"{number}.jpg", caption, 1984) for number, caption in enumerate(captions))]:
+        book.active.append(row)
+    book.save(folder / "t.xlsx")
+    return folder / "t.xlsx", {f"{number}.jpg": ((caption,), None) for number, caption in enumerate(captions)}
+
+
+def lay_label_studio(folder: Path) -> tuple[Path, Expected]:
+    make_images(folder, "images/1.jpg", "images/2.jpg")
+
+    def written(*texts: str) -> dict:
+        return {"result": [{"type": "textarea", "from_name": "caption", "value": {"text": list(texts)}}]}
+
+    tasks = [{"id": 1, "data": {"image": "/data/upload/3/0a1b2c3d-1.jpg"}, "annotations": [written("one", "eins"), written("un")]},
+             {"id": 2, "data": {"image": "/data/local-files/?d=images/2.jpg"}, "annotations": [
+                 {**written("taken back"), "was_cancelled": True}, written("two")]}]
+    return write_json(folder / "project-1.json", tasks), {
+        "images/1.jpg": (("one", "eins", "un"), None), "images/2.jpg": (("two",), None)}
+
+
+def lay_cvat(folder: Path) -> tuple[Path, Expected]:
+    make_images(folder, "images/1.jpg", "images/2.jpg")
+    (folder / "annotations.xml").write_text("""<?xml version="1.0" encoding="utf-8"?>
+<annotations><version>1.1</version>
+  <image id="0" name="1.jpg" subset="Train" width="4" height="4"><tag label="scene"><attribute name="caption">one &amp; all</attribute></tag></image>
+  <image id="1" name="2.jpg" subset="Validation" width="4" height="4"><box label="boat"><attribute name="colour">red</attribute></box></image>
+</annotations>""")
+    return folder / "annotations.xml", {"images/1.jpg": (("one & all",), "train"), "images/2.jpg": ((), "val")}
+
+
+def lay_captions_by_name(folder: Path) -> tuple[Path, Expected]:
+    make_images(folder, "1.jpg", "2.jpg", "3.jpg")
+    return write_json(folder / "t.json", {"1.jpg": "one", "2.jpg": ["two", "zwei"], "3.jpg": {"caption": "three", "split": "test"}}), {
+        "1.jpg": (("one",), None), "2.jpg": (("two", "zwei"), None), "3.jpg": (("three",), "test")}
+
+
+def lay_flickr_tokens(folder: Path) -> tuple[Path, Expected]:
+    make_images(folder, "Flicker8k_Dataset/1.jpg", "Flicker8k_Dataset/2.jpg")
+    (folder / "Flickr8k.token.txt").write_text("1.jpg#0\ta dog .\n1.jpg#1\tthe dog .\n2.jpg#0\ta\tcat .\n")
+    return folder / "Flickr8k.token.txt", {
+        "Flicker8k_Dataset/1.jpg": (("a dog .", "the dog ."), None), "Flicker8k_Dataset/2.jpg": (("a\tcat .",), None)}
+
+
 def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(data)
@@ -198,7 +260,8 @@ def lay_webdataset(folder: Path) -> tuple[Path, Expected]:
 
 
 LAYOUTS: dict[str, Callable[[Path], tuple[Path, Expected]]] = {
-    "parquet": lay_parquet, "webdataset": lay_webdataset, "imagefolder": lay_imagefolder, "dci": lay_dci,
+    "parquet": lay_parquet, "arrow": lay_arrow, "excel": lay_excel, "label-studio": lay_label_studio, "cvat": lay_cvat,
+    "captions-by-name": lay_captions_by_name, "flickr-tokens": lay_flickr_tokens, "webdataset": lay_webdataset, "imagefolder": lay_imagefolder, "dci": lay_dci,
     "urban1k": lay_urban1k, "folder": lay_folder, "embedded": lay_embedded, "coco": lay_coco, "karpathy": lay_karpathy,
     "docci": lay_docci, "goal": lay_goal, "sharegpt4v": lay_sharegpt4v, "vg-paragraphs": lay_vg_paragraphs,
     "localized-narratives": lay_localized_narratives, "json": lay_json, "jsonl": lay_jsonl, "csv": lay_csv,

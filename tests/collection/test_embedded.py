@@ -137,9 +137,12 @@ def test_text_files_go_before_captions_in_the_files_unless_these_are_asked_for(t
     save(tmp_path / "b.jpg", description="in the other file")
     found = read_collection(tmp_path)
     assert [record.captions for record in found.records] == [("in the file",), ("in the other file",)]
-    assert found.format_reason == "pictures without text files beside them; 2 of 2 hold a caption in the file"
+    assert found.format_reason == "pictures without side files; 2 of 2 hold a caption in the file"
     (tmp_path / "a.txt").write_text("beside it")
-    assert [record.captions for record in read_collection(tmp_path).records] == [("beside it",), ()]
+    mixed = read_collection(tmp_path)
+    assert [record.captions for record in mixed.records] == [("beside it",), ("in the other file",)]
+    assert mixed.notes == ("captions: 1 from .txt files, 1 from the picture files; of several places the first counts: "
+                           ".caption, .txt, .xmp, .json, the picture file",)
     forced = read_collection(tmp_path, Reading(format="embedded"))
     assert [record.captions for record in forced.records] == [("in the file",), ("in the other file",)]
 

@@ -93,7 +93,7 @@ def test_a_wrong_format_is_refused_with_a_sentence_or_skips_every_row(name: str,
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):
-    with pytest.raises(CollectionError, match=r"unknown format 'yolo'; known formats: parquet, webdataset, .*, csv"):
+    with pytest.raises(CollectionError, match=r"unknown format 'yolo'; known formats: parquet, arrow, .*, csv"):
         read_collection(tmp_path, Reading(format="yolo"))
 
 

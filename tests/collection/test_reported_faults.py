@@ -92,7 +92,7 @@ def test_a6_pictures_and_text_files_meet_by_stem_and_what_is_left_over_is_report
     found = read_collection(tmp_path)
     assert captions_of(found) == {"a.jpg": ("caption of a",), "b.png": ("caption of b",), "c.TIF": (), "d.Jpg": (),
                                   "e.jpg": ("caption of e.jpg",), "f.jpg": ()}
-    assert found.format_reason == ("3 of 6 pictures have a text file beside them; 1 text files belong to no picture (g.txt)")
+    assert found.format_reason == ("3 of 6 pictures have a side file; not read: 1 .txt (g.txt)")
 
 
 A11 = "Müller-Straße"

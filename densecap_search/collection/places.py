@@ -1,0 +1,172 @@
+"""Where the picture lies that a cell names: at its path from a known folder, else by its name below the table's."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from urllib.parse import unquote, urlsplit
+
+from densecap_search.collection.walk import is_picture
+
+# Folders in which people keep the pictures of a table, in lower case: `images`, `Images`, `flickr30k_images`, …
+_USUAL = re.compile(r"(.*[_\- ])?(images?|imgs?|pictures?|pics|photos?|jpe?gs?|dataset)")
+_OF_TABLES = re.compile(r"annotations?|captions?|labels?|metadata|meta|tables?|csv|json", re.IGNORECASE)
+_UPLOADED = re.compile(r"[0-9a-f]{8}-")  # what Label Studio puts before the name of an uploaded file
+
+Located = tuple[str, str]  # the folder in which a cell was looked up, and the file
+Listing = Callable[[str], dict[str, str]]  # a folder → its names by their composed form
+
+
+def is_address(value: object) -> bool:
+    """Whether a cell holds an address of the web."""
+    return isinstance(value, str) and value.strip().lower().startswith(("http://", "https://"))
+
+
+def usual_folders(folder: Path) -> list[Path]:
+    """The folders beside a table in which pictures usually lie; of a folder of tables, those beside it too."""
+    places = [folder, folder.parent] if _OF_TABLES.fullmatch(folder.name) else [folder]
+    return [Path(entry.path) for place in places for entry in _entries(place)
+            if _USUAL.fullmatch(entry.name.lower()) and entry.is_dir()]
+
+
+def locate(values: Iterable[str], folders: Sequence[Path], pictures: Callable[[], Iterable[Path]]
+           ) -> tuple[dict[str, Located | str], Counter[str]]:
+    """Each value → where its picture is, or why it has none; and how many lay in each folder or were found by name.
+
+    folders: looked into in turn, the table's own first. pictures: all that may be meant where no folder has a value;
+    asked for once, and only then. A picture that is found by its name belongs to one value alone.
+    """
+    places = [os.path.abspath(folder) for folder in folders]
+    listing = lru_cache(maxsize=64)(_in_folder)
+    found: dict[str, Located | str] = {}
+    for value in dict.fromkeys(values):
+        tried = ((place, _at(place, value, listing)) for place in places)
+        found[value] = next(((place, image) for place, image in tried if image is not None), "")
+    ways = Counter(place[0] for place in found.values() if not isinstance(place, str))
+    missing = [value for value, place in found.items() if place == ""]
+    if missing:
+        taken = {place[1] for place in found.values() if not isinstance(place, str)}
+        for value, image in _by_name(missing, pictures(), taken).items():
+            found[value] = (places[0], image) if Path(image).is_absolute() else image
+            ways["by name"] += Path(image).is_absolute()
+    return found, ways
+
+
+def _by_name(values: Sequence[str], pictures: Iterable[Path], taken: set[str]) -> dict[str, str]:
+    """Each value → the one picture whose path ends most like it, or why there is none."""
+    by_name: dict[str, list[str]] = {}
+    by_stem: dict[str, list[str]] = {}
+    for picture in pictures:
+        name = _plain(picture.name)
+        by_name.setdefault(name, []).append(os.path.abspath(picture))
+        by_stem.setdefault(_plain(picture.stem), []).append(os.path.abspath(picture))
+    found = {value: _best(value, by_name, by_stem) for value in values}
+    owners = Counter(image for image in found.values() if os.path.isabs(image))  # noqa: PTH117
+    alone = {value: image for value, image in found.items() if not os.path.isabs(image)}  # noqa: PTH117
+    for value, image in found.items():
+        if value not in alone:
+            clash = owners[image] > 1 or image in taken
+            alone[value] = "no such file, and the only one of this name is another row's" if clash else image
+    return alone
+
+
+def _best(value: str, by_name: dict[str, list[str]], by_stem: dict[str, list[str]]) -> str:
+    for parts in _named(value):
+        own = by_name.get(_plain(parts[-1])) or ([] if is_picture(parts[-1]) else by_stem.get(_plain(parts[-1]), []))
+        if not own:
+            continue
+        scores = [_common(parts[:-1], PurePosixPath(path).parts[:-1]) for path in own]
+        best = [path for path, score in zip(own, scores, strict=True) if score == max(scores)]
+        if len(best) == 1:
+            return best[0]
+        return f"{len(best)} pictures have this name: {', '.join(best[:3])}"
+    return "an address, not a file" if is_address(value) else "no such file"
+
+
+def _named(value: str) -> Iterator[tuple[str, ...]]:
+    """The parts of the paths that a cell may stand for: itself, what an address names, an upload's own name."""
+    text = value.strip()
+    query = dict(part.partition("=")[::2] for part in text.partition("?")[2].split("&"))
+    if "d" in query:  # Label Studio's local files
+        text = unquote(query["d"])
+    elif is_address(text):
+        text = unquote(urlsplit(text).path) if _is_split(text) else text
+    parts = tuple(part for part in PureWindowsPath(text).as_posix().split("/") if part not in ("", "."))
+    if parts:
+        yield parts
+        if _UPLOADED.match(parts[-1]):
+            yield (*parts[:-1], _UPLOADED.sub("", parts[-1], count=1))
+
+
+def _is_split(text: str) -> bool:
+    try:
+        urlsplit(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _common(parts: Sequence[str], others: Sequence[str]) -> int:
+    """How many parts two paths share at their ends."""
+    count = 0
+    for part, other in zip(reversed(parts), reversed(others), strict=False):
+        if _plain(part) != _plain(other):
+            break
+        count += 1
+    return count
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _at(folder: str, value: str, listing: Listing) -> str | None:
+    """The file at a path: as written, trimmed, with Windows' separators, in the other Unicode form of any part."""
+    for spelling in _spellings(value):
+        try:  # os.path, not pathlib: a table may have millions of rows
+            place = os.path.abspath(os.path.join(folder, os.path.expanduser(spelling)))  # noqa: PTH111, PTH118
+            if not stat.S_ISDIR(os.stat(place).st_mode):  # noqa: PTH116
+                return place
+        except (OSError, ValueError):  # over-long names, NUL bytes, half characters
+            continue
+    return None if value.isascii() else _in_any_form(folder, value, listing)
+
+
+def _spellings(value: str) -> Iterator[str]:
+    yield value
+    tried = {value}
+    plain = PureWindowsPath(value.strip()).as_posix()
+    for spelling in (value.strip(), plain, *(unicodedata.normalize(form, plain) for form in ("NFC", "NFD"))):
+        if spelling not in tried:
+            tried.add(spelling)
+            yield spelling
+
+
+def _in_any_form(folder: str, value: str, listing: Listing) -> str | None:
+    """The file whose path has the same letters, part by part: disks hold folders in one form, files in another."""
+    path = PurePosixPath(PureWindowsPath(value.strip()).as_posix())
+    place = path.anchor or folder
+    for part in path.parts[1 if path.anchor else 0:]:
+        name = part if part in (".", "..") else listing(place).get(unicodedata.normalize("NFC", part))
+        if name is None:
+            return None
+        place = os.path.join(place, name)  # noqa: PTH118
+    return os.path.abspath(place) if Path(place).is_file() else None
+
+
+def _in_folder(place: str) -> dict[str, str]:
+    return {unicodedata.normalize("NFC", entry.name): entry.name for entry in _entries(Path(place))}
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except (OSError, ValueError):
+        return []
