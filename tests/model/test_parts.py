@@ -105,7 +105,7 @@ def test_a_step_in_parts_leaves_the_weights_of_a_step_at_once():
         ids, target = encoder.tokenize(CAPTIONS).ids, torch.nn.functional.normalize(torch.randn(8, 16, generator=torch.Generator().manual_seed(1)), dim=-1)
         calls: list[int] = []
         encoder.model.text.register_forward_hook(lambda *_, seen=calls: seen.append(1))
-        optimizer = torch.optim.SGD(encoder.model.text.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(encoder.model.text.parameters(), lr=0.01)
         vectors = torch.nn.functional.normalize(at_once(encoder, ids), dim=-1) if in_one else encoder.encode_text(ids)
         (vectors @ target.T).softmax(dim=1).diag().log().mean().neg().backward()
         optimizer.step()
