@@ -18,7 +18,7 @@ import yaml
 from densecap_search.errors import ConfigError
 
 OBJECTIVE_NAMES = ("info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
-INDEX_NAMES = ("flat", "hnsw")
+INDEX_NAMES = ("flat", "hnsw", "ivf", "ivfpq", "sq8", "fp16")
 SIMILARITIES = ("live", "frozen", "centred")
 BATCHES = ("random", "neighbours")
 TUNE_MODES = ("full", "heads", "last", "lora", "dora")

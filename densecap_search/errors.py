@@ -35,6 +35,10 @@ class IndexFolderError(DensecapError):
     """An index folder that cannot be read or written."""
 
 
+class NewerIndex(IndexFolderError):
+    """An index that only a newer version can read."""
+
+
 class IndexMismatch(DensecapError):
     """An index and an encoder that do not belong together."""
 

@@ -86,21 +86,20 @@ def read(path: Path, reading: config.Reading = config.BY_CONTENT) -> Collection:
 
 def check_index(folder: Path) -> None:
     """Refuse a folder that holds no index, before anything is loaded to search it."""
-    from densecap_search.retrieval.index import is_index, load_index
+    from densecap_search.retrieval.index_folder import current_place
 
-    if not is_index(folder):
-        load_index(folder)  # says what is missing
+    current_place(folder)
 
 
 def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
                 resize: str | None = None) -> config.ModelConfig:
     """The encoder that the options name; without --model that of the index that is being updated."""
     if name is None:
-        from densecap_search.retrieval.index import is_index, load_index
+        from densecap_search.retrieval.index_folder import is_index, read_model
 
         if pretrained or arch or resize:
             raise ConfigError("--pretrained, --arch and --resize go with --model")
         if index_folder is not None and is_index(index_folder):
-            return load_index(index_folder).manifest.model
+            return read_model(index_folder)
         raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
     return config.ModelConfig(name, pretrained, arch, resize=resize).resolved()

@@ -78,7 +78,7 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
     if summary.rebuilt_for:
         click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model.name}.")
     state = "written" if summary.changed else "up to date"
-    click.echo(f"{output}: {len(summary.index.entries)} pictures {state} ({summary.encoded} encoded, "
+    click.echo(f"{output}: {len(summary.index)} pictures {state} ({summary.encoded} encoded, "
                f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
                f"in {seconds_so_far():.1f} s")
 
@@ -180,5 +180,5 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
 
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
     app = launch(searcher, host=host, port=port)
-    click.echo(f"{len(searcher.index.entries)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
+    click.echo(f"{len(searcher.index)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
     app.block_thread()

@@ -54,13 +54,13 @@ def measure_index(index: ImageIndex, pairs: Pairs, name: str, fingerprint: str) 
     rows, counts = pairs.segments.rows, pairs.segments.counts
     exact = rank_queries(rows, index.vectors(), relevance, depth=1, query_counts=counts)
     found = index.search(rows, max(RECALLS))
-    hits = [[row for row, _ in best_of(found[end - count:end], max(RECALLS))]
-            for count, end in zip(counts, np.cumsum(counts), strict=True)]
+    best = [best_of(found[end - count:end], max(RECALLS)) for count, end in zip(counts, np.cumsum(counts), strict=True)]
+    hits = [np.searchsorted(index.numbers, [number for number, _ in own]).tolist() for own in best]  # rows of vectors()
     right = [set(relevance.columns[a:b].tolist()) for a, b in zip(relevance.starts, relevance.starts[1:], strict=False)]
     places = np.array([next((place for place, row in enumerate(rows, start=1) if row in wanted), np.inf)
                        for rows, wanted in zip(hits, right, strict=True)])
     return IndexRecall(
-        str(index.folder), index.manifest.index_type, len(hits), len(index.entries),
+        str(index.folder), index.manifest.index_type, len(hits), len(index),
         int((relevance.counts == 0).sum()), _recalls(exact.rank), _recalls(places),
         _shared(hits, _exact_rows(pairs, index)),
     )
@@ -75,9 +75,9 @@ def _relevance(index: ImageIndex, pairs: Pairs) -> Relevance:
     for record, number in zip(pairs.records, picture_numbers(pairs.records), strict=True):
         number_of.setdefault(record.hash, set()).add(number)
     rows_of: dict[int, list[int]] = {}
-    for row, entry in enumerate(index.entries):
-        for number in number_of.get(entry.hash, ()):
-            rows_of.setdefault(number, []).append(row)
+    for place, row in enumerate(index.rows):
+        for number in number_of.get(row.hash, ()):
+            rows_of.setdefault(number, []).append(place)
     wanted: dict[int, set[int]] = {}  # caption number → picture numbers
     for caption, picture in zip(pairs.caption.tolist(), pairs.picture[pairs.owner].tolist(), strict=True):
         wanted.setdefault(caption, set()).add(picture)

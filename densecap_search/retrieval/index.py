@@ -1,139 +1,125 @@
-"""ImageIndex: picture vectors on the disk, searched by faiss. The only module that imports faiss.
-
-An index folder holds generations. A new one is written whole beside the old one and then named in CURRENT by one
-rename, so a reader sees the old or the new one; the one before stays for readers that have just opened it.
-"""
+"""ImageIndex: one generation of an index, mapped and searched."""
 
 from __future__ import annotations
 
-import io
-import json
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import faiss
 import numpy as np
 
-from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
-from densecap_search.errors import IndexFolderError, IndexMismatch
-from densecap_search.files import hash_file, write_json, write_text
+from densecap_search.errors import IndexMismatch, NewerIndex
+from densecap_search.files import hash_file
+from densecap_search.retrieval.filters import find_numbers
+from densecap_search.retrieval.index_folder import THUMBNAILS, VECTORS, current_place, read_dead, whole
+from densecap_search.retrieval.index_types import INDEX_TYPES, candidates, read_index
+from densecap_search.retrieval.manifest import FORMAT, Manifest, damaged, parse_manifest, read_values
+from densecap_search.retrieval.migrate import migrate
+from densecap_search.retrieval.rows import Rows
+from densecap_search.retrieval.vectors import Found, Mask, Numbers, Vectors, map_vectors, search_among, search_exactly
+from densecap_search.talk import SILENT, Talk
 
-if TYPE_CHECKING:
-    from densecap_search.embedding.towers import Embeddings
-
-FORMAT = 1
-CURRENT, FAISS, VECTORS, IMAGES, MANIFEST = "CURRENT", "index.faiss", "vectors.npy", "images.jsonl", "manifest.json"
-KEPT_GENERATIONS = 2
-HNSW_LINKS, HNSW_BUILD, HNSW_SEARCH = 32, 200, 128  # neighbours of a node; candidates kept while building, searching
-
-
-def _flat(vectors: Array) -> Any:
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
-    return index
-
-
-def _hnsw(vectors: Array) -> Any:
-    """A graph: much faster for very many pictures, and it may miss some. Source: Malkov and Yashunin 2016."""
-    index = faiss.IndexHNSWFlat(vectors.shape[1], HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction, index.hnsw.efSearch = HNSW_BUILD, HNSW_SEARCH
-    index.add(vectors)
-    return index
-
-
-INDEX_TYPES: Mapping[str, Callable[[Array], Any]] = {"flat": _flat, "hnsw": _hnsw}
-EXACT_TYPES = frozenset({"flat"})
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the index knows of a picture beside its vector."""
-
-    image_id: str
-    image: str  # absolute path
-    captions: tuple[str, ...]
-    hash: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """How an index was made; every reader checks it.
-
-    model: how to load the encoder. fingerprint: of that encoder. precision and
-    libraries are recorded and are no part of the match.
-    """
-
-    model: ModelConfig
-    fingerprint: str
-    precision: str
-    dim: int
-    count: int
-    index_type: str
-    collection: dict[str, str]
-    libraries: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    format: int = FORMAT
-
-    def as_json(self) -> dict[str, Any]:
-        """What the file holds."""
-        return {**asdict(self), "model": self.model.settings()}
+DEPTHS = (128, 1024, 8192)  # how many an approximation is asked for, in turn, until there are enough
+NARROW = 0.05  # a filter that leaves fewer is searched exactly, as is a question for more than EXACT_SHARE of all
+EXACT_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class ImageIndex:
-    """Vectors of pictures that can be searched; row r of the faiss index is entry r."""
+    """Pictures that can be searched by vectors. A picture is known by its number, from 0; removed ones leave gaps.
+
+    place: the generation's folder. stored: the vectors of all numbers. dead: numbers of removed pictures, ascending.
+    approximation: a faiss index of the first vectors.
+    """
 
     folder: Path
+    place: Path
     manifest: Manifest
-    entries: tuple[Entry, ...]
-    faiss_index: Any
-    generation: Path | None = None  # where it was read from; None while it is only in memory
+    stored: Vectors
+    dead: Numbers
+    rows: Rows
+    approximation: Any = None
 
-    def search(self, queries: Array, k: int) -> list[list[tuple[int, float]]]:
-        """For each query [D], up to k pairs (row, cosine), best first; equal scores in the order of rows.
+    def __len__(self) -> int:
+        return self.manifest.count
 
-        The first 5 of 50 are the same as a search for 5, even where copies of a picture tie at the border (of the
-        types that are exact).
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Of all pictures, ascending, int64 [N]."""
+        return np.flatnonzero(self.alive)
+
+    @cached_property
+    def alive(self) -> Mask:
+        """By number, whether it has a picture, bool [total]."""
+        mask = np.ones(self.manifest.total, dtype=bool)
+        mask[self.dead] = False
+        return mask
+
+    def vectors(self) -> Array:
+        """The vectors of all pictures, float32 [N, D], in the order of :attr:`numbers`; mapped where they lie so."""
+        if not len(self.dead) and len(self.stored.parts) == 1:
+            return self.stored.parts[0]
+        return self.stored.take(self.numbers)
+
+    def search(self, queries: Array, k: int, where: str | None = None) -> list[Found]:
+        """For each query [D], up to k pairs (number, cosine), best first; equal scores in the order of numbers.
+
+        where: a filter (:mod:`filters`); what it does not let through is not ranked. The first 5 of 50 are the same as
+        a search for 5. An approximate type may miss some of the best: what only a deeper search finds stands after
+        what the first one found, so the promise holds for it as well, and k = N finds all.
         """
         if queries.ndim != 2 or queries.shape[1] != self.manifest.dim:
             raise IndexMismatch(f"{self.folder} holds vectors of {self.manifest.dim} numbers; "
                                 f"the query has {queries.shape[-1]}: another model made it")
-        k = min(k, len(self.entries))
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if where is None:
+            return self._search(queries, k, self.alive, len(self))
+        wanted = find_numbers(self.rows, where)
+        if len(wanted) <= NARROW * len(self):
+            return search_among(self.stored, wanted, queries, k)
+        allowed = np.zeros(self.manifest.total, dtype=bool)
+        allowed[wanted] = True
+        return self._search(queries, k, allowed, len(wanted))
+
+    def search_exactly(self, queries: Array, k: int) -> list[Found]:
+        """As :meth:`search`, by a look at every vector, whatever the type."""
+        return search_exactly(self.stored, queries, k, self.alive if len(self.dead) else None)
+
+    def _search(self, queries: Array, k: int, allowed: Mask, count: int) -> list[Found]:
+        k = min(k, count)
         if k < 1:
             return [[] for _ in queries]
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        scores, rows = self.faiss_index.search(queries, min(k + 1, len(self.entries)))
-        return [self._in_order(queries[number], scores[number], rows[number], k) for number in range(len(queries))]
+        found: list[Found] = [[] for _ in queries]
+        depths = [] if self.approximation is None else [depth for depth in DEPTHS if depth <= EXACT_SHARE * count]
+        for depth in depths:
+            if min(map(len, found), default=k) < k:
+                found = [_continued(*pair) for pair in zip(found, self._nearly(queries, depth, allowed), strict=True)]
+        if min(map(len, found), default=k) < k:
+            whole = search_exactly(self.stored, queries, k, None if count == self.manifest.total else allowed)
+            found = [_continued(*pair) for pair in zip(found, whole, strict=True)]
+        return [own[:k] for own in found]
 
-    def _in_order(self, query: Array, scores: Array, rows: Any, k: int) -> list[tuple[int, float]]:
-        # FAISS pads short results with -1
-        found = [(int(row), float(score)) for row, score in zip(rows, scores, strict=True) if row >= 0]
-        exact = self.manifest.index_type in EXACT_TYPES
-        if exact and len(found) > k and found[k][1] == found[k - 1][1]:  # a tie at the border: fetch all of it
-            border = np.nextafter(np.float32(found[k][1]), np.float32(-2))
-            _, tied_scores, tied = self.faiss_index.range_search(query[None], float(border))
-            found = [(int(row), float(score)) for row, score in zip(tied, tied_scores, strict=True)]
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
-
-    def vectors(self) -> Array:
-        """All vectors of this generation, float32 [N, D], read-only."""
-        if self.generation is None:
-            raise AssertionError("an index in memory has no file of vectors")
-        path = self.generation / VECTORS
-        if hash_file(path) != self.manifest.files[VECTORS]:
-            raise IndexFolderError(f"{path} is damaged: it is not the file that its manifest describes")
-        values: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return values
+    def _nearly(self, queries: Array, depth: int, allowed: Mask) -> list[Found]:
+        """The depth best that the approximation finds, with all vectors that came after it, for each query."""
+        assert self.manifest.approximation is not None
+        kind, covered = INDEX_TYPES[self.manifest.approximation.kind], self.manifest.approximation.covered
+        effort, mask = self.manifest.approximation.effort, allowed[:covered]
+        tails: Sequence[Found] = [[] for _ in queries]
+        if covered < self.manifest.total:
+            tails = search_exactly(self.stored, queries, depth, allowed, start=covered)
+        lists = []
+        for query, tail in zip(queries, tails, strict=True):
+            near = candidates(self.approximation, kind, query, depth, effort, mask)
+            both = search_among(self.stored, near, query[None], depth)[0] + tail
+            lists.append(sorted(both, key=lambda pair: (-pair[1], pair[0]))[:depth])
+        return lists
 
     def thumbnails(self) -> Path:
         """Where small copies of the pictures may be kept."""
-        return self.folder / "thumbnails"
+        return self.folder / THUMBNAILS
 
     def check_encoder(self, name: str, fingerprint: str) -> None:
         """Refuse an encoder that did not make these vectors."""
@@ -142,108 +128,60 @@ class ImageIndex:
             raise IndexMismatch(f"{self.folder} was built by {a}; you asked for {name} [{fingerprint[:8]}]. "
                                 f"Rebuild with `densecap index …` or pass --model {self.manifest.model.name}.")
 
-
-def build_index(embeddings: Embeddings, kind: str, folder: Path, entries: Sequence[Entry], manifest: Mapping[str, Any]
-                ) -> ImageIndex:
-    """An index in memory; :func:`save_index` makes it last."""
-    made = Manifest(
-        **manifest, dim=int(embeddings.vectors.shape[1]), count=len(entries), index_type=kind,
-        libraries={name: version(name) for name in ("faiss-cpu", "torch", "open_clip_torch", "numpy", "pillow")},
-    )
-    return ImageIndex(folder, made, tuple(entries), INDEX_TYPES[kind](embeddings.vectors))
+    def check_files(self) -> None:
+        """Read every byte and raise IndexFolderError where one is not what was written."""
+        for name in self.manifest.files():
+            if hash_file(self.folder / VECTORS / name) != name.partition(".")[0]:
+                raise damaged(self.folder / VECTORS / name, "its bytes are not those that were written")
+        self.rows.check()
 
 
-def save_index(index: ImageIndex, vectors: Array) -> ImageIndex:
-    """Write a new generation and make it the current one; the index is returned as it will be loaded."""
-    try:
-        (index.folder / "thumbnails").mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".gen-", dir=index.folder))
-    except OSError as error:
-        raise IndexFolderError(f"cannot write the index {index.folder}: {error.strerror or error}") from error
-    try:
-        (work / FAISS).write_bytes(faiss.serialize_index(index.faiss_index).tobytes())
-        with (work / VECTORS).open("wb") as file:
-            np.save(file, vectors, allow_pickle=False)
-        lines = [json.dumps(asdict(entry), ensure_ascii=False) + "\n" for entry in index.entries]
-        (work / IMAGES).write_bytes("".join(lines).encode("utf-8"))
-        files = {name: hash_file(work / name) for name in (FAISS, VECTORS, IMAGES)}
-        manifest = replace(index.manifest, files=files)
-        write_json(work / MANIFEST, manifest.as_json())
-        work.chmod(0o755)
-        name = _place(work, index.folder)
-        write_text(index.folder / CURRENT, name + "\n")
-    except OSError as error:
-        shutil.rmtree(work, ignore_errors=True)
-        raise IndexFolderError(f"cannot write the index {index.folder}: {error.strerror or error}; "
-                               "the index that was there is untouched") from error
-    for old in _generations(index.folder)[:-KEPT_GENERATIONS]:
-        shutil.rmtree(index.folder / old, ignore_errors=True)
-    return ImageIndex(index.folder, manifest, index.entries, index.faiss_index, index.folder / name)
+def _continued(first: Found, more: Found) -> Found:
+    """A list, and after it what another one has beside that."""
+    had = {number for number, _ in first}
+    return first + [pair for pair in more if pair[0] not in had]
 
 
-def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index."""
-    return (folder / CURRENT).is_file()
+def load_index(folder: Path, *, talk: Talk = SILENT) -> ImageIndex:
+    """The live generation of an index: sizes and headers are checked here, all bytes by ``check_files``.
 
-
-def load_index(folder: Path) -> ImageIndex:
-    """The current generation of an index folder, checked against its manifest."""
-    if not is_index(folder):
-        raise IndexFolderError(f"{folder} is not an index (no file {CURRENT}); make one with `densecap index`")
+    One of the format before is brought to this one first, which needs a folder that can be written.
+    """
     for attempt in range(3):  # the generation may be replaced while it is read; then CURRENT names the next
-        place = folder / (folder / CURRENT).read_text(encoding="utf-8").strip()
+        place = current_place(folder)
         try:
-            return _load_generation(folder, place)
-        except FileNotFoundError as error:
+            values = read_values(place)
+            if values["format"] != FORMAT:
+                place = migrate(folder, place, values, talk)
+                values = read_values(place)
+            return _load_generation(folder, place, parse_manifest(values, place))
+        except FileNotFoundError:
             if attempt == 2:
-                raise IndexFolderError(f"{place} is not whole ({error.filename} is missing); "
-                                       "build it again with `densecap index`") from error
+                with whole(place):
+                    raise
     raise AssertionError("unreachable")
 
 
-def _load_generation(folder: Path, place: Path) -> ImageIndex:
-    manifest = _manifest(place)
-    data = {name: (place / name).read_bytes() for name in (FAISS, IMAGES)}
-    for name in data:
-        if hash_file(place / name) != manifest.files[name]:
-            raise IndexFolderError(f"{place / name} is damaged: it is not the file that its manifest describes; "
-                                   "build the index again with `densecap index`")
-    try:
-        faiss_index = faiss.deserialize_index(np.frombuffer(data[FAISS], dtype=np.uint8))
-    except RuntimeError as error:
-        wrote = manifest.libraries.get("faiss-cpu")
-        raise IndexFolderError(f"{place / FAISS} was written by faiss {wrote} and cannot be read by faiss "
-                               f"{faiss.__version__}; update faiss-cpu or build the index again") from error
-    rows = [json.loads(line) for line in io.StringIO(data[IMAGES].decode("utf-8"), newline="\n")]
-    entries = tuple(Entry(**{**row, "captions": tuple(row["captions"])}) for row in rows)
-    if not len(entries) == faiss_index.ntotal == manifest.count:
-        raise IndexFolderError(f"{place} is damaged: {len(entries)} pictures, {faiss_index.ntotal} vectors, "
-                               f"{manifest.count} in the manifest; build the index again")
-    return ImageIndex(folder, manifest, entries, faiss_index, place)
+def _load_generation(folder: Path, place: Path, manifest: Manifest) -> ImageIndex:
+    made = manifest.approximation
+    if manifest.index_type not in INDEX_TYPES or (made and made.kind not in INDEX_TYPES):
+        raise NewerIndex(f"{place} is of the type {manifest.index_type}, which this version does not know (known: "
+                         f"{', '.join(INDEX_TYPES)}); update densecap-search")
+    files = folder / VECTORS
+    stored = map_vectors([(files / file.name, file.count) for file in manifest.vectors], manifest.dim)
+    dead = read_dead(place, manifest)
+    rows = Rows(folder / manifest.rows, manifest.number, manifest.count)
+    return ImageIndex(folder, place, manifest, stored, dead, rows, _load_approximation(files, manifest))
 
 
-def _manifest(place: Path) -> Manifest:
-    try:
-        values = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-        if values.get("format", 0) > FORMAT:
-            raise IndexFolderError(f"{place} was written by a newer version of densecap (index format "
-                                   f"{values['format']}, this reads {FORMAT}); update densecap-search")
-        return Manifest(**{**values, "model": ModelConfig.of(values["model"], str(place / MANIFEST))})
-    except (json.JSONDecodeError, TypeError) as error:
-        raise IndexFolderError(f"{place / MANIFEST} is damaged ({error}); build the index again") from error
-
-
-def _place(work: Path, folder: Path) -> str:
-    """Give a finished generation the next number; another writer may take it first."""
-    number = max((int(name[4:]) for name in _generations(folder)), default=0)
-    while True:
-        number += 1
-        name = f"gen-{number:06d}"
-        if (folder / name).exists():
-            continue
-        work.rename(folder / name)
-        return name
-
-
-def _generations(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("gen-[0-9]*") if path.name[4:].isdigit())
+def _load_approximation(files: Path, manifest: Manifest) -> Any:
+    made = manifest.approximation
+    if made is None:
+        return None
+    path = files / made.name
+    if path.stat().st_size != made.size:
+        raise damaged(path, f"it has {path.stat().st_size} bytes, not {made.size}")
+    index = read_index(path, manifest.libraries.get("faiss-cpu", "of another version"))
+    if (index.d, index.ntotal) != (manifest.dim, made.covered):
+        raise damaged(path, f"it holds {index.ntotal} vectors of {index.d} numbers")
+    return index

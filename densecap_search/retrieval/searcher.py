@@ -19,6 +19,7 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Truncation, best_of
 from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.index import ImageIndex, load_index
+from densecap_search.retrieval.rows import Row
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,16 @@ class Searcher:
         return self._hits(self.index.search(vectors, k))[0]
 
     def _hits(self, results: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
-        entries = self.index.entries
         return [
             [
-                Hit(rank, score, entries[row].image_id, entries[row].image, "\n".join(entries[row].captions))
-                for rank, (row, score) in enumerate(found, start=1)
+                Hit(rank, score, row.image_id, row.image, "\n".join(row.captions))
+                for rank, ((_, score), row) in enumerate(zip(found, self._rows(found), strict=True), start=1)
             ]
             for found in results
         ]
+
+    def _rows(self, found: Sequence[tuple[int, float]]) -> list[Row]:
+        return self.index.rows.many([number for number, _ in found])
 
 
 def _embed_one(encoder: DualEncoder, image: Any) -> Array:

@@ -29,7 +29,7 @@ _CSS = """
 def build_app(searcher: Searcher) -> gr.Blocks:
     """The page for one index."""
     gallery = Gallery.of(searcher.index)
-    count = len(searcher.index.entries)
+    count = len(searcher.index)
 
     def find(caption: str, shown: float) -> tuple[list[tuple[str, str]], str, list[dict[str, Any]], Any]:
         hits, message = run_search(searcher, caption, int(shown))
@@ -78,7 +78,7 @@ def run_search(searcher: Searcher, caption: str, shown: int) -> tuple[list[Hit],
         found, truncation = searcher.by_captions([caption], shown)
     except DensecapError as error:
         return [], str(error)
-    message = f"{len(found[0])} of {len(searcher.index.entries)} pictures, best first."
+    message = f"{len(found[0])} of {len(searcher.index)} pictures, best first."
     if truncation.longer:
         how = (f"the model reads it in {truncation.segments} segments" if truncation.split
                else f"the model reads the first {truncation.context_length}")

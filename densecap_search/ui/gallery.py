@@ -36,7 +36,7 @@ class Gallery:
         if not os.access(folder if folder.exists() else index.folder, os.W_OK):
             folder = cache_folder() / "thumbnails"
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder.resolve(), {entry.image_id: entry.hash for entry in index.entries})
+        return cls(folder.resolve(), {row.image_id: row.hash for row in index.rows})
 
     def items(self, hits: Sequence[Hit]) -> list[tuple[str, str]]:
         """(path of a small copy, label) for each hit, in their order."""

@@ -48,6 +48,6 @@ def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome
     after = evaluate(encoder, test, model=str(run), collection="scenes", splits=["test"], talk=talk)
     made = update_index(collection, encoder, tuned, index, talk=talk).index
     query = test[0].captions[0]
-    hits, _ = Searcher(encoder, made).by_captions([query], len(made.entries))
+    hits, _ = Searcher(encoder, made).by_captions([query], len(made))
     rank = next(hit.rank for hit in hits[0] if hit.image_id == test[0].image_id)
-    return DemoOutcome(before, after, index, query, rank, len(made.entries))
+    return DemoOutcome(before, after, index, query, rank, len(made))

@@ -40,7 +40,7 @@ def test_the_best_segments_hits_are_those_of_a_full_comparison(searchers: dict[s
     assert len(vectors) == truncation.segments >= 4
     scores = (vectors @ np.asarray(searcher.index.vectors()).T).max(axis=0)
     order = sorted(range(24), key=lambda row: (-scores[row], row))[:k]
-    assert [hit.image_id for hit in hits[1]] == [searcher.index.entries[row].image_id for row in order]
+    assert [hit.image_id for hit in hits[1]] == [searcher.index.rows[row].image_id for row in order]
     assert [hit.score for hit in hits[1]] == pytest.approx(scores[order].tolist(), abs=1e-6)
     assert [hit.rank for hit in hits[1]] == list(range(1, len(order) + 1))
     fits = searchers["cut"].by_captions(["a red ball"], k)[0][0]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +13,18 @@ from helpers import make_tiny
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.neighbours import near_codes, near_vectors
-from densecap_search.embedding.towers import Embeddings
 from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
 from densecap_search.model.checkpoint import save_encoder
-from densecap_search.retrieval.index import INDEX_TYPES, Entry, ImageIndex, build_index, load_index, save_index
+from densecap_search.retrieval.approximate import Asked
+from densecap_search.retrieval.index import ImageIndex, load_index
+from densecap_search.retrieval.index_types import INDEX_TYPES
+from densecap_search.retrieval.manifest import Manifest, Origin
+from densecap_search.retrieval.rows import Row
 from densecap_search.retrieval.searcher import Searcher, open_searcher
 from densecap_search.retrieval.update import update_index
+from densecap_search.retrieval.writing import write_new
 
-MANIFEST = {"model": ModelConfig("m"), "fingerprint": "f", "precision": "fp32", "collection": {}}
+MANIFEST = Manifest(ModelConfig("m"), "f", "fp32", 16, 0, 0, "flat", "flat", 0, "", (), (Origin("c", "", ""),))
 
 
 def vectors(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -26,10 +32,14 @@ def vectors(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
     return values / np.linalg.norm(values, axis=1, keepdims=True)
 
 
+def rows_of(count: int) -> list[Row]:
+    return [Row(-1, "c", f"i{row}", f"/i{row}.jpg", (f"caption i{row}",), f"{row:032x}") for row in range(count)]
+
+
 def index_of(matrix: np.ndarray, folder: Path, kind: str = "flat") -> ImageIndex:
-    ids = tuple(f"i{row}" for row in range(len(matrix)))
-    entries = [Entry(name, f"/{name}.jpg", (f"caption {name}",), f"h{name}") for name in ids]
-    return build_index(Embeddings(ids, matrix, tuple(e.hash for e in entries)), kind, folder, entries, MANIFEST)
+    manifest = replace(MANIFEST, dim=matrix.shape[1], index_type=kind, asked_type=kind)
+    write_new(folder, manifest, [(rows_of(len(matrix)), matrix)], lambda rows, stored, alive: Asked(matrix[:100], "pictures"))
+    return load_index(folder)
 
 
 @pytest.mark.parametrize("kind", INDEX_TYPES)
@@ -72,35 +82,91 @@ def test_a_query_of_another_width_names_both(tmp_path: Path):
         index_of(vectors(3), tmp_path).search(vectors(1, dim=8), k=1)
 
 
-def test_saving_makes_generations_and_keeps_two(tmp_path: Path):
+def test_saving_makes_generations_and_keeps_two_and_only_their_files(tmp_path: Path):
     folder = tmp_path / "Архив ü #索引"
     for count in (3, 4, 5):
-        save_index(index_of(vectors(count), folder), vectors(count))
+        index_of(vectors(count), folder)
     assert (folder / "CURRENT").read_text() == "gen-000003\n"
     assert sorted(path.name for path in folder.glob("gen-*")) == ["gen-000002", "gen-000003"]
+    assert sorted(path.name for path in folder.glob("rows-*")) == ["rows-000002.db", "rows-000003.db"]
+    assert len(list((folder / "vectors").iterdir())) == 2
     loaded = load_index(folder)
-    assert len(loaded.entries) == loaded.manifest.count == 5
-    assert loaded.manifest.libraries["faiss-cpu"]
+    assert len(loaded) == len(loaded.rows) == len(list(loaded.rows)) == loaded.manifest.count == 5
     assert np.array_equal(loaded.vectors(), vectors(5))
+    loaded.check_files()
 
 
 def test_damage_is_named(tmp_path: Path):
-    save_index(index_of(vectors(3), tmp_path / "i"), vectors(3))
-    generation = tmp_path / "i" / "gen-000001"
+    index = index_of(vectors(3), tmp_path / "i")
     with pytest.raises(IndexFolderError, match="nowhere is not an index"):
         load_index(tmp_path / "nowhere")
-    good = (generation / "images.jsonl").read_text()
-    (generation / "images.jsonl").write_text(good.replace("i1", "i9"))
-    with pytest.raises(IndexFolderError, match=r"images\.jsonl is damaged"):
+    stored = next((tmp_path / "i" / "vectors").iterdir())
+    good = stored.read_bytes()
+    stored.write_bytes(good[::-1])
+    load_index(tmp_path / "i")  # sizes and headers; the bytes where it is asked for
+    with pytest.raises(IndexFolderError, match=r"\.f32 is damaged \(its bytes are not those"):
+        index.check_files()
+    stored.write_bytes(good[:-4])
+    with pytest.raises(IndexFolderError, match=r"\.f32 is damaged: it has 188 bytes, and 3 vectors of 16 numbers take 192"):
         load_index(tmp_path / "i")
-    (generation / "images.jsonl").write_text(good)
-    manifest = json.loads((generation / "manifest.json").read_text())
-    (generation / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(IndexFolderError, match=r"written by a newer version of densecap \(index format 99, this reads 1\)"):
+    stored.write_bytes(good)
+    rows = (tmp_path / "i" / "rows-000001.db").read_bytes()
+    (tmp_path / "i" / "rows-000001.db").write_bytes(b"half" + rows[4:])
+    with pytest.raises(IndexFolderError, match=r"rows-000001\.db is damaged"):
         load_index(tmp_path / "i")
-    (generation / "manifest.json").unlink()
-    with pytest.raises(IndexFolderError, match=r"manifest\.json is missing"):
+    (tmp_path / "i" / "rows-000001.db").unlink()
+    with pytest.raises(IndexFolderError, match=r"rows-000001\.db is missing"):
         load_index(tmp_path / "i")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"format": 99}, r"written by a newer version of densecap \(index format 99, this reads 2\)"),
+    ({"format": None}, "names no format"),
+    ({"model": []}, "model is not a mapping"),
+    ({"model": {"name": 3, "x": 1}}, "unknown key"),
+    ({"count": "3"}, "count is '3', not int"),
+    ({"count": True}, "count is True"),
+    ({"count": 4}, "it counts 4 pictures, 3 vectors"),
+    ({"vectors": {}}, "vectors is not a list"),
+    ({"vectors": [{"name": "../../x.f32", "count": 3}]}, r"'\.\./\.\./x\.f32' is not a name"),
+    ({"vectors": [{"count": 3}]}, r"vectors\[0\]\.name is missing"),
+    ({"rows": "/etc/passwd"}, "'/etc/passwd' is not a name"),
+    ({"origins": None}, "origins is not a list"),
+    ({"libraries": {"a": 1}}, "libraries is not a mapping of texts"),
+    ({"index_type": "quantum"}, "of the type quantum"),
+    ({"unheard": 1}, "unknown key unheard"),
+])
+def test_a_manifest_that_is_not_one_gives_one_sentence(change: dict, words: str, tmp_path: Path):
+    index_of(vectors(3), tmp_path)
+    path = tmp_path / "gen-000001" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(IndexFolderError, match=words):
+        load_index(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", "[" * 100_000, '{"format": 2}', '{"format": 1}', "\x00"])
+def test_a_file_in_the_place_of_a_manifest_gives_one_sentence(text: str, tmp_path: Path):
+    index_of(vectors(3), tmp_path)
+    (tmp_path / "gen-000001" / "manifest.json").write_text(text)
+    with pytest.raises(IndexFolderError, match=r"manifest\.json|vectors\.npy"):
+        load_index(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../elsewhere", "gen-1/../..", "/etc", "gen-x", "x" * 1000])
+def test_what_current_names_is_a_generation(name: str, tmp_path: Path):
+    index_of(vectors(3), tmp_path)
+    (tmp_path / "CURRENT").write_text(name)
+    with pytest.raises(IndexFolderError, match="CURRENT is damaged"):
+        load_index(tmp_path)
+
+
+def test_a_hash_that_is_a_path_is_refused_where_it_is_read(tmp_path: Path):
+    index = index_of(vectors(3), tmp_path)
+    with sqlite3.connect(index.rows.path) as connection:
+        connection.execute("UPDATE versions SET hash = '../../x' WHERE number = 1")
+    assert index.rows[0].hash == f"{0:032x}"
+    with pytest.raises(IndexFolderError, match=r"the hash of picture 1 is '\.\./\.\./x'"):
+        list(load_index(tmp_path).rows)
 
 
 def update(photos: Path, folder: Path, encoder=None):
@@ -123,7 +189,7 @@ def test_an_update_encodes_only_what_is_new_or_changed(photos: Path, tmp_path: P
     (photos / "red-left-box.txt").write_text("another caption")
     moved = update(photos, tmp_path / "i")
     assert (moved.encoded, moved.reused, moved.removed, moved.changed) == (0, 23, 2, True)
-    entries = {entry.image_id: entry for entry in load_index(tmp_path / "i").entries}
+    entries = {row.image_id: row for row in load_index(tmp_path / "i").rows}
     assert "moved/red-left-ball.png" in entries
     assert "red-left-ball.png" not in entries
     assert entries["red-left-box.png"].captions == ("another caption",)
@@ -141,7 +207,7 @@ def test_broken_pictures_are_listed_and_never_fatal_unless_nothing_is_left(photo
     for name in names[:3]:
         (photos / name).write_bytes(b"")
     found = update(photos, tmp_path / "i")
-    assert (len(found.index.entries), [skip.reason for skip in found.skipped]) == (21, ["empty file"] * 3)
+    assert (len(found.index), [skip.reason for skip in found.skipped]) == (21, ["empty file"] * 3)
     for name in names:
         (photos / name).write_bytes(b"")
     with pytest.raises(CollectionError, match=r"no picture could be indexed; 24 were skipped, the first: .*: empty file"):
@@ -195,16 +261,17 @@ def test_an_empty_caption_is_refused(photos: Path, tmp_path: Path):
 
 def test_a_damaged_index_is_built_anew_by_the_command_that_its_error_names(photos: Path, tmp_path: Path):
     update(photos, tmp_path / "i")
-    matrix = np.load(tmp_path / "i" / "gen-000001" / "vectors.npy")
-    np.save(tmp_path / "i" / "gen-000001" / "vectors.npy", matrix[::-1])
-    with pytest.raises(IndexFolderError, match=r"vectors\.npy is damaged"):
-        load_index(tmp_path / "i").vectors()
+    matrix = np.array(load_index(tmp_path / "i").vectors())
+    stored = next((tmp_path / "i" / "vectors").iterdir())
+    stored.write_bytes(stored.read_bytes()[:-1])
+    with pytest.raises(IndexFolderError, match=r"\.f32 is damaged"):
+        load_index(tmp_path / "i")
     (photos / "blue-left-ball.png").unlink()
     again = update(photos, tmp_path / "i")
     assert np.array_equal(again.index.vectors(), matrix[1:])
-    (tmp_path / "i" / "gen-000002" / "images.jsonl").write_text("half")
+    again.index.rows.path.write_bytes(b"half")
     repaired = update(photos, tmp_path / "i")
-    assert len(load_index(tmp_path / "i").entries) == len(repaired.index.entries) == 23
+    assert len(load_index(tmp_path / "i")) == len(repaired.index) == 23
 
 
 def test_a_model_that_has_moved_gets_into_the_manifest(photos: Path, tmp_path: Path):
@@ -256,7 +323,7 @@ def test_near_codes_are_all_pairs_within_four_bits_and_no_other():
 def test_a_graph_finds_nearly_all_that_an_exact_index_finds_and_is_rebuilt_from_the_vectors(tmp_path: Path):
     matrix, queries = vectors(1500), vectors(40, seed=1)
     exact, graph = (index_of(matrix, tmp_path / kind, kind) for kind in ("flat", "hnsw"))
-    save_index(graph, matrix)
+    assert graph.manifest.approximation.recall >= 0.95
     loaded = load_index(tmp_path / "hnsw")
     for index in (graph, loaded):
         shared = [len({row for row, _ in a} & {row for row, _ in b}) for a, b in

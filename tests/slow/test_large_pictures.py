@@ -36,7 +36,7 @@ def test_a_gigantic_picture_in_place_3_of_10_and_a_panorama_are_no_trouble(tmp_p
     done = subprocess.run([sys.executable, "-c", MEASURED, *map(str, words)], capture_output=True, text=True, check=True)
     assert "9 pictures written (9 encoded, 0 kept, 0 removed, 1 skipped)" in done.stdout
     assert "03.png: 30000×20000 pixels are more than the limit of 178,956,970" in done.stderr
-    assert [entry.image_id for entry in load_index(tmp_path / "index").entries] == [
+    assert [entry.image_id for entry in load_index(tmp_path / "index").rows] == [
         "01.png", "02.png", *(f"{number:02}.png" for number in range(4, 10)), "10.jpg"]
     kilobytes = int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1])
     assert kilobytes < 1.5 * 2**20

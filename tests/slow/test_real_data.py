@@ -95,7 +95,7 @@ def test_every_awkward_file_is_right_or_named_alone_and_among_good_ones(real_dat
     result = CliRunner().invoke(main, ["index", str(alone), *model, str(tmp_path / "i")], catch_exceptions=False)
     together = CliRunner().invoke(main, ["index", str(among), *model, str(tmp_path / "j")], catch_exceptions=False)
     assert together.exit_code == 0, together.output
-    indexed = {entry.image_id for entry in load_index(tmp_path / "j").entries}
+    indexed = {entry.image_id for entry in load_index(tmp_path / "j").rows}
     assert {f"good{number}.jpg" for number in range(3)} <= indexed
     opened = open_image(source)
     if name in READABLE:

@@ -79,7 +79,7 @@ def test_only_small_copies_of_indexed_pictures_can_be_fetched(page: str, searche
     assert status(f"{page}/gradio_api/file={small}") == 200
     (folder / "secret.txt").write_text("secret")
     for path in (
-        "/etc/passwd", "../../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", searcher.index.entries[0].image,
+        "/etc/passwd", "../../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", searcher.index.rows[0].image,
         str(folder / "secret.txt"), f"{small.parent}/../secret.txt", str(folder / "gen-000001" / "images.jsonl"),
         str(Path.cwd() / "pyproject.toml"), "pyproject.toml",
     ):

@@ -27,7 +27,7 @@ def searcher(tmp_path: Path) -> Searcher:
 
 
 def test_items_are_small_copies_with_score_name_and_caption(searcher: Searcher):
-    hits = searcher.by_image(Path(searcher.index.entries[0].image), 3)
+    hits = searcher.by_image(Path(searcher.index.rows[0].image), 3)
     items = Gallery.of(searcher.index).items(hits)
     assert [text for _, text in items] == [f"{hit.score:.3f} · {Path(hit.image).name}\n{hit.caption}" for hit in hits]
     for (path, _), hit in zip(items, hits, strict=True):
@@ -40,7 +40,7 @@ def test_items_are_small_copies_with_score_name_and_caption(searcher: Searcher):
 
 def test_a_copy_is_made_once_and_large_ones_are_bounded(searcher: Searcher):
     gallery = Gallery.of(searcher.index)
-    hit = searcher.by_image(Path(searcher.index.entries[0].image), 1)[0]
+    hit = searcher.by_image(Path(searcher.index.rows[0].image), 1)[0]
     first = gallery.copy(hit, LARGE)
     made = first.stat().st_mtime_ns
     Path(hit.image).unlink()
@@ -50,7 +50,7 @@ def test_a_copy_is_made_once_and_large_ones_are_bounded(searcher: Searcher):
 
 
 def test_a_picture_that_is_gone_is_shown_as_such(searcher: Searcher):
-    hit = searcher.by_image(Path(searcher.index.entries[1].image), 1)[0]
+    hit = searcher.by_image(Path(searcher.index.rows[1].image), 1)[0]
     Path(hit.image).unlink()
     path = Gallery.of(searcher.index).copy(hit, SMALL)
     assert path.name.endswith("-missing.jpg")

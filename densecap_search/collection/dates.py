@@ -1,0 +1,37 @@
+"""When a picture was taken, by its EXIF block."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from PIL import ExifTags, Image
+
+from densecap_search.collection.image_types import register_plugins
+from densecap_search.collection.images import DECODING_ERRORS
+
+_DATE = re.compile(r"(\d{4})[:\-/](\d\d)[:\-/](\d\d)(?:[ T](\d\d:\d\d:\d\d))?")
+
+
+def date_taken(path: Path) -> str | None:
+    """``2019-05-31 14:03:59``, or the day alone: of DateTimeOriginal, DateTimeDigitized, DateTime the first.
+
+    Only the head of the file is read. None also for files that cannot be opened.
+    """
+    register_plugins()
+    try:
+        with Image.open(path) as image:
+            exif = image.getexif()
+            inner = exif.get_ifd(ExifTags.IFD.Exif)
+            values = (inner.get(ExifTags.Base.DateTimeOriginal), inner.get(ExifTags.Base.DateTimeDigitized),
+                      exif.get(ExifTags.Base.DateTime))
+            return next((date for value in values if (date := _date(value))), None)
+    except DECODING_ERRORS:
+        return None
+
+
+def _date(value: object) -> str | None:
+    found = _DATE.match(value.strip()) if isinstance(value, str) else None
+    if found is None or found[1] == "0000":  # what cameras without a clock write
+        return None
+    return f"{found[1]}-{found[2]}-{found[3]}" + (f" {found[4]}" if found[4] else "")

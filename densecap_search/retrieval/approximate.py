@@ -1,0 +1,86 @@
+"""Which type of index fits, building it beside the vectors, and how much of exact search it finds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from densecap_search.embedding.cache import Array
+from densecap_search.files import hash_file, temporary_folder
+from densecap_search.retrieval.index_types import INDEX_TYPES, MIN_APPROXIMATED, candidates, write_index
+from densecap_search.retrieval.manifest import Approximation
+from densecap_search.retrieval.vectors import Mask, Vectors, search_among, search_exactly
+
+RECALL = 0.95  # share of the exact first ten that is asked of an approximation
+NEIGHBOURS, DEPTH = 10, 128
+QUERIES = 500  # captions, or pictures, that recall is measured with
+FLAT_BYTES = 400 << 20  # vectors that are looked at within about a tenth of a second
+MEMORY_SHARE = 0.5  # of the machine's memory that an index may take
+
+
+def choose_type(count: int, dim: int, memory: int) -> tuple[str, str]:
+    """A type for a number of vectors, and why in a phrase. memory: of the machine, in bytes."""
+    size = count * dim * 4
+    if size <= FLAT_BYTES:
+        return "flat", f"{count:,} vectors are looked at one by one in a moment"
+    graph, room = count * INDEX_TYPES["hnsw"].memory(dim), memory * MEMORY_SHARE
+    if graph <= room:
+        return "hnsw", f"{count:,} vectors are many, and a graph of them takes {graph / 2**30:.1f} GiB of memory"
+    return "ivfpq", (f"a graph of {count:,} vectors would take {graph / 2**30:.1f} GiB, more than half of the "
+                     f"{memory / 2**30:.1f} GiB of memory that are here")
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has; 8 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 8 << 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries [Q, D] that recall is measured with, and what they are, in words."""
+
+    vectors: Array
+    words: str
+
+
+def approximate(vectors: Vectors, alive: Mask, kind: str, folder: Path, ask: Callable[[], Asked]
+                ) -> Approximation | None:
+    """Build an index of a type into a folder and widen its search until it finds enough; None where exact is as good.
+
+    alive: by number, which vectors count. ask: only called where one is built.
+    """
+    made = INDEX_TYPES[kind]
+    if made.build is None or len(vectors) < MIN_APPROXIMATED:
+        return None
+    index = made.build(vectors)
+    asked = ask()
+    effort, recall = widen(index, kind, vectors, alive, asked)
+    with temporary_folder(folder, "faiss") as work:
+        write_index(index, work / "new")
+        name, size = f"{hash_file(work / 'new')}.faiss", (work / "new").stat().st_size
+        (work / "new").replace(folder / name)
+    return Approximation(kind, name, size, len(vectors), effort, recall, asked.words)
+
+
+def widen(index: Any, kind: str, vectors: Vectors, alive: Mask, asked: Asked) -> tuple[int, float]:
+    """The least effort, from the type's own on in doublings, that reaches RECALL, or the most; and what it reaches."""
+    exact = search_exactly(vectors, asked.vectors, NEIGHBOURS, alive)
+    effort, most = INDEX_TYPES[kind].effort, INDEX_TYPES[kind].most
+    while True:
+        shares = []
+        for query, wanted in zip(asked.vectors, exact, strict=True):
+            near = candidates(index, INDEX_TYPES[kind], query, DEPTH, effort, alive)
+            found = search_among(vectors, near, query[None], NEIGHBOURS)[0]
+            shares.append(len({number for number, _ in wanted} & {number for number, _ in found}) / max(1, len(wanted)))
+        recall = round(float(np.mean(shares)), 4) if shares else 1.0
+        if recall >= RECALL or 2 * effort > most or effort == 0:
+            return effort, recall
+        effort *= 2

@@ -1,0 +1,133 @@
+"""What an update of an index has to do: what is new, moved, described anew or gone. Nothing here opens a file."""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from densecap_search.collection.records import Record
+from densecap_search.errors import IndexFolderError
+from densecap_search.retrieval.rows import Known
+
+ALLOWED_GONE, ALLOWED_SHARE = 10, 0.1  # more than both, and an archive is partly missing rather than tidied
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a collection differs from what an index has of it.
+
+    kept: pictures as they were. restated: the same content with another place, name, caption or column: it keeps its
+    number and its vector, and ``moved`` counts those with another path. copied: content that the index has under
+    another number. new: to be encoded. gone: numbers that are removed, of which ``lost`` have neither their name nor
+    their content in the collection. before: pictures that the index had; recurring: those whose content is still
+    there. vanished: contents that are not.
+    """
+
+    kept: int
+    restated: tuple[tuple[int, Record], ...]
+    moved: int
+    copied: tuple[tuple[int, Record], ...]
+    new: tuple[Record, ...]
+    gone: tuple[int, ...]
+    lost: int
+    before: int
+    recurring: int
+    vanished: int
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.restated or self.copied or self.new or self.gone)
+
+    def __str__(self) -> str:
+        return (f"{len(self.new)} to encode, {self.kept} unchanged, {self.moved} moved or renamed, "
+                f"{len(self.restated) - self.moved} described anew, {len(self.copied)} copies of known pictures, "
+                f"{len(self.gone)} removed or replaced")
+
+
+def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequence[str],
+                elsewhere: Mapping[str, int] | None = None) -> Changes:
+    """Compare what an index knows of a collection with the collection as it is.
+
+    hashes: of the records' contents. elsewhere: content → number, of other collections in the index. A picture is first
+    known by its id, then by its content.
+    """
+    by_id = {known.image_id: known for known in old}
+    restated: list[tuple[int, Record]] = []
+    strangers: list[tuple[Record, str]] = []
+    matched: set[int] = set()
+    kept = moved = 0
+    for record, content in zip(records, hashes, strict=True):
+        known = by_id.get(record.image_id)
+        if known is None or known.hash != content:
+            strangers.append((record, content))
+            continue
+        matched.add(known.number)
+        if known.signature == signature(record):
+            kept += 1
+        else:
+            restated.append((known.number, record))
+            moved += known.image != str(record.image)
+    free: dict[str, list[int]] = {}
+    for known in reversed(old):
+        if known.number not in matched:
+            free.setdefault(known.hash, []).append(known.number)
+    number_of = {**(elsewhere or {}), **{known.hash: known.number for known in old}} if strangers else {}
+    new: list[Record] = []
+    copied: list[tuple[int, Record]] = []
+    for record, content in strangers:
+        if free.get(content):
+            number = free[content].pop()
+            matched.add(number)
+            restated.append((number, record))
+            moved += 1
+        elif content in number_of:
+            copied.append((number_of[content], record))
+        else:
+            new.append(record)
+    gone = tuple(known.number for known in old if known.number not in matched)
+    contents = set(hashes) if gone else set()
+    ids = {record.image_id for record in records} if gone else set()
+    missing = [known for known in old if known.number not in matched]
+    lost = sum(known.image_id not in ids and known.hash not in contents for known in missing)
+    recurring = len(old) - sum(known.hash not in contents for known in missing)
+    vanished = len({known.hash for known in missing} - contents)
+    return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished)
+
+
+def refuse_losses(changes: Changes, folder: Path, collection: str, origin: str) -> None:
+    """Raise IndexFolderError where an archive looks partly missing, or the collection is another one."""
+    if 2 * changes.recurring < changes.before:
+        raise IndexFolderError(
+            f"{folder} holds {changes.before} pictures of {origin}, and only {changes.recurring} of them are in "
+            f"{collection}: add it beside them with --add, index it into another folder with -o, or replace them with "
+            "--prune")
+    if changes.lost > ALLOWED_GONE and changes.lost > ALLOWED_SHARE * changes.before:
+        raise IndexFolderError(
+            f"{changes.lost} of the {changes.before} pictures that {folder} holds of {origin} are missing in "
+            f"{collection}; if a disk or folder is not there, bring it back, and if they are gone for good, say so "
+            "with --prune")
+
+
+def signature(record: Record) -> bytes:
+    """Eight bytes of all that a record says but for its content; equal where nothing has changed."""
+    said = (str(record.image), record.captions, record.split, record.group, record.burst, repr(record.columns))
+    return hashlib.blake2b(marshal.dumps(said, 2), digest_size=8).digest()  # version 2: equal values, equal bytes
+
+
+def folder_of(record: Record, root: str | None) -> str:
+    """Where a picture lies in its collection, ``.`` for the top; an absolute path where it lies outside.
+
+    root: the folder of the collection.
+    """
+    image = str(record.image)
+    if image.endswith(os.sep + record.image_id.replace("/", os.sep)):
+        return str(PurePosixPath(record.image_id).parent)
+    folder = str(record.image.parent)
+    if root and (folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)):
+        return Path(folder).relative_to(root).as_posix()
+    return folder

@@ -1,0 +1,105 @@
+"""What the files of a collection hold, where an index knows most of them: a stat where nothing has changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from densecap_search.collection.image_types import needs
+from densecap_search.collection.records import Content, Record, Skipped
+from densecap_search.embedding.content import read_contents
+from densecap_search.retrieval.rows import NO_TIME, Known, Skip
+from densecap_search.talk import Talk
+
+RACY = 2_000_000_000  # nanoseconds: a file changed just before it was read may change again within a tick of its clock
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Records whose pictures may be used, and the hashes of their contents, in the same order.
+
+    fresh: contents of files that were read, by image_id. times: (number, size, modified) of those that had not changed.
+    skips: files that the index could not use before, and are the same.
+    """
+
+    records: list[Record]
+    hashes: list[str]
+    fresh: Mapping[str, Content]
+    times: list[tuple[int, int, int]]
+    skipped: list[Skipped]
+    skips: list[Skip]
+    known: Mapping[str, Known]  # by path
+
+    def content(self, record: Record) -> Content:
+        """Of a record, read or known."""
+        if record.image_id in self.fresh:
+            return self.fresh[record.image_id]
+        known = self.known[str(record.image)]
+        return Content(known.hash, known.size, known.modified)
+
+
+def read_changed(records: Sequence[Record], known: Iterable[Known], skips: Sequence[Skip], *, workers: int | None,
+                 talk: Talk) -> Reading:
+    """Read the files whose size or time of change is not what the index knows."""
+    by_path = {row.image: row for row in known}
+    bad_paths, bad_hashes = {skip.image: skip for skip in skips}, {skip.hash: skip for skip in skips}
+    hashes: dict[str, str] = {}
+    unread: list[Record] = []
+    for record in records:
+        path = str(record.image)
+        before = by_path.get(path) or bad_paths.get(path)
+        if before is not None and _is_same(record, before):
+            hashes[record.image_id] = before.hash
+        else:
+            unread.append(record)
+    started = time.time_ns()
+    read, unreadable = read_contents(unread, talk=talk, workers=workers) if unread else ([], [])
+    fresh = {record.image_id: _timed(record.content, started) for record in read if record.content is not None}
+    hashes |= {image_id: content.hash for image_id, content in fresh.items()}
+    good, still_bad, skipped = [], [], list(unreadable)
+    for record in records:
+        found = hashes.get(record.image_id)
+        if found in bad_hashes:
+            skip = bad_hashes[found]
+            skipped.append(Skipped(str(record.image), skip.reason))
+            still_bad.append(_still(skip, record, fresh.get(record.image_id)))
+        elif found is not None:
+            good.append(record)
+    return Reading(good, [hashes[record.image_id] for record in good], fresh, _times(good, fresh, by_path), skipped,
+                   still_bad, by_path)
+
+
+def new_skips(skipped: Iterable[Skipped], contents: Mapping[str, Content], under: str) -> list[Skip]:
+    """To be remembered, by path; not those that another package would open."""
+    return [Skip(skip.path, content.hash, content.size, content.modified, skip.reason, under) for skip in skipped
+            if (content := contents.get(skip.path)) is not None and not needs(Path(skip.path))]
+
+
+def _still(skip: Skip, record: Record, content: Content | None) -> Skip:
+    if content is None:
+        return skip._replace(image=str(record.image))
+    return skip._replace(image=str(record.image), size=content.size, modified=content.modified)
+
+
+def _is_same(record: Record, before: Known | Skip) -> bool:
+    try:
+        status = record.image.stat()
+    except OSError:
+        return False  # told by whoever reads it
+    return before.modified == status.st_mtime_ns and before.size == status.st_size
+
+
+def _timed(content: Content, started: int) -> Content:
+    return content if content.modified < started - RACY else replace(content, modified=NO_TIME)
+
+
+def _times(records: Sequence[Record], fresh: Mapping[str, Content], by_path: Mapping[str, Known]
+           ) -> list[tuple[int, int, int]]:
+    found = []
+    for record in records if fresh else ():
+        content, before = fresh.get(record.image_id), by_path.get(str(record.image))
+        if content and before and before.hash == content.hash and content.modified != NO_TIME:
+            found.append((before.number, content.size, content.modified))
+    return found
