@@ -72,12 +72,13 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
                   ) -> tuple[Record, ...]:
     """The captioned records of the named splits; ``all`` takes everything.
 
-    chosen: image_id → split, from the run that made them, for collections without a split column.
+    chosen: image_id → split, from the run that took or made them: it knows what it was trained on, so it goes before
+    the table, which may have been changed since, or ignored (data.use_split).
     """
     records = collection.captioned
     if "all" in names:
         return records
-    own = [_split_of(record, chosen or {}) for record in records]
+    own = [(chosen or {}).get(record.image_id, record.split) for record in records]
     wanted = {normal_split(name) for name in names}
     found = tuple(record for record, split in zip(records, own, strict=True) if split in wanted)
     missing = sorted(str(name) for name in wanted - set(own))
@@ -89,13 +90,6 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
             "--split all takes every picture, and a run folder (--model RUN) brings the splits it was trained with"
         )
     return found
-
-
-def _split_of(record: Record, chosen: Mapping[str, str]) -> str | None:
-    """The table's word, except where the run had to choose: without a word, and val taken from train."""
-    if record.split in (None, "train") and record.image_id in chosen:
-        return chosen[record.image_id]
-    return record.split
 
 
 def take_fraction(records: Sequence[Record], fraction: float, seed: int) -> tuple[Record, ...]:

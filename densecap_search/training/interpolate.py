@@ -6,8 +6,9 @@ Source: Wortsman et al. 2022, arXiv:2109.01903.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Record
-from densecap_search.config import RunConfig, TrainConfig
+from densecap_search.config import ModelConfig, RunConfig, TrainConfig
 from densecap_search.embedding.content import read_contents
 from densecap_search.errors import ConfigError
 from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
-from densecap_search.files import write_json
+from densecap_search.files import hash_file, write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.sources import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.data import TrainingData
 
@@ -31,12 +33,16 @@ CURVE = "interpolation.json"
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean R@1 of both directions, percent, by α: on val and, where one was named, on the retention collection."""
+    """Mean R@1 of both directions, percent, by α: on val and, where one was named, on the retention collection.
+
+    tuned: hash of the run's weights file before it was mixed; while the file has it, it is still to be mixed.
+    """
 
     alpha: float  # the one that was taken
     alphas: tuple[float, ...]
     val: tuple[float, ...]
     retain: tuple[float, ...] | None
+    tuned: str | None = None
 
 
 def snapshot(encoder: DualEncoder) -> dict[str, Tensor]:
@@ -55,16 +61,37 @@ def mix(original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], alpha: floa
 
 def apply(run: Path, original: Mapping[str, Tensor], config: RunConfig, train: TrainConfig, data: TrainingData,
           talk: Talk) -> Curve:
-    """Give the run's checkpoint the weights of the α that was asked for, or of the best of ALPHAS."""
-    encoder = checkpoint.load_run(run, device=train.device if train.device != "auto" else "cpu")
+    """Give the run's checkpoint the weights of the α that was asked for, or of the best of ALPHAS.
+
+    Once: the choice is written first, with the hash of the weights that it is for. A resumed run finds by it whether
+    the weights have been mixed, whenever a kill came.
+    """
+    weights = run / checkpoint.WEIGHTS
+    curve = read_curve(run)
+    if curve is not None and curve.tuned != hash_file(weights):
+        return curve
+    encoder = load_encoder(ModelConfig(str(run.absolute())), device=train.device, precision=train.precision,
+                           max_pixels=config.data.max_pixels)
     tuned = snapshot(encoder)
-    curve = Curve(float(train.interpolate), (), (), None) if train.interpolate not in ("auto", None) else _choose(
-        encoder, original, tuned, config, train, data, talk)
+    if curve is None:
+        chosen = Curve(float(train.interpolate), (), (), None) if train.interpolate not in ("auto", None) else _choose(
+            encoder, original, tuned, config, train, data, talk)
+        curve = replace(chosen, tuned=hash_file(weights))
+        write_json(run / CURVE, asdict(curve))
     encoder.model.load_state_dict(mix(original, tuned, curve.alpha))
     checkpoint.save_weights(encoder, run)
-    write_json(run / CURVE, asdict(curve))
     talk.say(f"interpolated: {curve.alpha:g} of the tuned weights, {1 - curve.alpha:g} of the original ones")
     return curve
+
+
+def read_curve(run: Path) -> Curve | None:
+    """What :func:`apply` chose for a run; None where it has not chosen yet."""
+    if not (run / CURVE).exists():
+        return None
+    saved = json.loads((run / CURVE).read_text(encoding="utf-8"))
+    retain = saved["retain"]
+    return Curve(saved["alpha"], tuple(saved["alphas"]), tuple(saved["val"]), retain and tuple(retain),
+                 saved.get("tuned"))  # of an earlier version: it wrote the choice after the weights
 
 
 Figures = dict[str, dict[str, float]]  # direction → metric → value

@@ -124,8 +124,8 @@ def finetune(
                 job.save_kept()
                 job.save_state()
         processes.wait()
-        mix = original and processes.first and not (run / interpolate.CURVE).exists()  # not twice by --resume
-        curve = interpolate.apply(run, original, config, train, data, talk) if mix else None
+        mixed = original and processes.first
+        curve = interpolate.apply(run, original, config, train, data, talk) if mixed else None
         job.draw_curves()
         return job.summary(time.monotonic() - started, curve)
 

@@ -42,7 +42,7 @@ def run_evaluation(
 ) -> Outcome:
     """Measure the first model, compare it with the others, and see what it does to an index or another collection.
 
-    splits: names, or ``all``; those of a run that set them aside itself. index: a folder that the first model built.
+    splits: names, or ``all``; a run's own splits go before the table's. index: a folder that the first model built.
     long_text, max_pixels: as for load_encoder, for all models.
     retain: also measured with the first model and with the one before it (the second one, or what its run began with).
     """
@@ -67,7 +67,7 @@ def run_evaluation(
 
 
 def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Sequence[str], talk: Talk) -> _Set:
-    """The records of the splits; where the table has none, those that the first run among the models has set aside."""
+    """The records of the splits: as the first run among the models has them, and of other pictures as the table has."""
     made = next((found for model in models if (found := read_splits(Path(model.name))[0])), {})
     if made:
         collection = with_contents(collection, talk=talk)
@@ -98,7 +98,11 @@ def _model_before(models: Sequence[ModelConfig]) -> ModelConfig:
     if not saved.is_file():
         raise ConfigError(f"--retain compares with the model before, but {models[0].name} is no run folder; name "
                           "that model with --against")
-    return load_config(saved).model
+    model = load_config(saved).model
+    if Path(model.name).is_absolute() and not Path(model.name).exists():
+        raise ConfigError(f"--retain compares with the model before, but {models[0].name} began with {model.name}, "
+                          "which is not there; name that model with --against")
+    return model
 
 
 def _retention(encoder: DualEncoder, old: DualEncoder, models: tuple[ModelConfig, ModelConfig], target: _Set,

@@ -283,6 +283,36 @@ def test_retention_measures_a_second_collection_before_and_after_and_between(pho
     assert "is no run folder; name that model with --against" in run(*words, code=1).stderr
 
 
+def test_what_a_run_with_its_own_splits_is_tested_on_was_not_trained_on(photos: Path, tiny_run: Path, tmp_path: Path):
+    run("export", photos, "-o", tmp_path / "t.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    table = tmp_path / "t.jsonl"
+    table.write_text("".join(json.dumps(row | {"split": "test" if number < 8 else "train"}) + "\n" for number, row in enumerate(rows)))
+    run("finetune", table, "--model", tiny_run, "--tune", "heads", "--epochs", "1", "--batch-size", "8",
+        "--set", "data.use_split=false", "--set", "data.test_share=0.25", "-o", tmp_path / "run")
+    split = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert set(split["train"]) & {row["id"] if "id" in row else row["image"] for row in rows[:8]}  # as the table has it, tested on
+    found = json.loads(run("evaluate", table, "--model", tmp_path / "run", "--json").stdout)
+    assert (found["trained_on"], found["text_to_image"]["queries"]) == (0, len(split["test"]))
+    other = json.loads(run("evaluate", table, "--model", tiny_run, "--against", tiny_run, "--json").stdout.splitlines()[0])
+    assert other["text_to_image"]["queries"] == 8  # a model that was trained on none of them: as the table says
+
+
+def test_retention_is_measured_from_any_folder(photos: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(tiny_run, tmp_path / "models" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    run("finetune", "photos", "--model", "models/tiny", "--tune", "heads", "--epochs", "1", "--batch-size", "8", "-o", "runs/mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = ["evaluate", "../photos", "--model", "../runs/mine", "--retain", "../photos"]
+    found = json.loads(run(*words, "--json").stdout)["retention"]
+    assert found["before"]["model"] == str(tmp_path / "models" / "tiny")
+    shutil.rmtree(tmp_path / "models")
+    sentence = run(*words, code=1).stderr
+    assert f"{tmp_path / 'runs' / 'mine'} began with {tmp_path / 'models' / 'tiny'}, which is not there" in sentence
+    assert "name that model with --against" in sentence
+
+
 def test_a_report_of_an_unknown_kind_is_a_usage_error_before_any_work(photos: Path):
     assert "r.pdf must end in .html or .md" in run("evaluate", photos, "--model", "nope", "--report", "r.pdf", code=2).stderr
     assert "q.txt must end in .csv" in run("evaluate", photos, "--model", "nope", "--per-query", "q.txt", code=2).stderr

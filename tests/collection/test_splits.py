@@ -85,7 +85,13 @@ def test_val_taken_from_train_can_be_evaluated(tmp_path: Path):
     chosen = {"a": "train", "b": "val", "t": "test"}
     assert ids(select_splits(collection, ["val"], chosen)) == ["b"]
     assert ids(select_splits(collection, ["train"], chosen)) == ["a"]
-    assert ids(select_splits(collection, ["test"], {"t": "val"})) == ["t"]
+
+
+def test_what_a_run_trained_on_is_not_tested_whatever_the_table_says(tmp_path: Path):
+    collection = Collection("c", (record("a", split="test"), record("b", split="train"), record("new", split="test")))
+    chosen = {"a": "train", "b": "test"}  # data.use_split=false, or the table was changed since
+    assert ids(select_splits(collection, ["test"], chosen)) == ["b", "new"]
+    assert ids(select_splits(collection, ["train"], chosen)) == ["a"]
 
 
 def test_a_smaller_fraction_lies_within_a_larger_one_and_another_seed_draws_others():

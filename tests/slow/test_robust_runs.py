@@ -75,6 +75,56 @@ def test_thirty_kills_leave_no_half_file_and_the_run_ends_as_if_uninterrupted(tm
     assert not list(run.glob(f".*{UNFINISHED}")) or kills  # a kill may leave a temporary file; it is never taken for a whole one
 
 
+def run_until_rename(words: list[str], number: int, before: bool) -> int:
+    """The command in a fork that is killed just before or after its n-th file takes its name; its exit code, or −9."""
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        counted, original = [0], Path.replace
+
+        def replace(self: Path, target: Path) -> Path:
+            counted[0] += 1
+            if before and counted[0] == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = original(self, target)
+            if counted[0] == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        Path.replace = replace  # type: ignore[method-assign]
+        from densecap_search.cli import main
+
+        try:
+            main(words, standalone_mode=True)
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_kill_at_any_file_of_a_run_that_interpolates_leaves_half_and_not_a_quarter(
+        tmp_path: Path, tiny_run: Path, before: bool):
+    torch.set_num_threads(1)
+    photos = make_photos(tmp_path / "photos")
+    words = ["finetune", str(photos), "--model", str(tiny_run), "--tune", "heads", "--epochs", "2", "--batch-size", "8",
+             "--lr", "1e-2", "--checkpoint", "last", "--interpolate", "0.5"]
+    assert run_in_fork([*words, "-o", str(tmp_path / "whole")], None) == 0
+    whole = load_file(tmp_path / "whole" / "weights.safetensors")
+    for number in range(1, 100):
+        run = tmp_path / f"run-{number}"
+        code = run_until_rename([*words, "-o", str(run)], number, before)
+        if code == 0:
+            break
+        assert code == -9, code
+        if not (run / "state.pt").exists():
+            continue  # nothing to resume: it is begun anew
+        assert run_in_fork(["finetune", str(photos), "--resume", "-o", str(run)], None) == 0
+        found = load_file(run / "weights.safetensors")
+        assert all(torch.allclose(whole[name], found[name], atol=1e-6) for name in whole), number
+    assert number > 5
+
+
 @pytest.mark.parametrize("tune", ["heads", "full"])
 def test_ctrl_c_saves_ends_within_five_seconds_and_leaves_no_process(tmp_path: Path, tiny_run: Path, tune: str):
     photos = make_photos(tmp_path / "photos")

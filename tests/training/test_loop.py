@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import load
+from helpers import load, make_photos
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -284,6 +284,33 @@ def test_interpolation_is_chosen_on_val_and_on_what_must_be_kept(photos, collect
     total = [a + b for a, b in zip(curve.val, curve.retain, strict=True)]
     assert total[curve.alphas.index(curve.alpha)] == max(total)
     assert json.loads((tmp_path / "run" / "interpolation.json").read_text())["alpha"] == curve.alpha
+
+
+def test_a_run_that_was_killed_before_its_weights_were_mixed_mixes_them_once(collection, tiny_run, tmp_path: Path):
+    for name, alpha in (("tuned", None), ("half", "0.5")):
+        finetune(collection, settings(tiny_run, lr=1e-2, checkpoint="last", interpolate=alpha), tmp_path / name, talk=SILENT)
+    half, config = weights(tmp_path / "half"), settings(tiny_run, lr=1e-2, checkpoint="last", interpolate="0.5")
+    # a kill between the choice and the weights: the choice is there, the weights are still the tuned ones
+    (tmp_path / "tuned" / "weights.safetensors").replace(tmp_path / "half" / "weights.safetensors")
+    for _ in range(2):
+        summary = finetune(collection, config, tmp_path / "half", resume=True, talk=SILENT)
+        assert_same(weights(tmp_path / "half"), half, 0)
+        assert summary.interpolation.alpha == 0.5
+
+
+def test_what_must_be_kept_is_measured_without_pictures_that_are_too_large(photos, collection, tiny_run, tmp_path: Path):
+    curves = []
+    for name in ("plain", "with large ones"):
+        config = settings(tiny_run, lr=5e-2, epochs=4, checkpoint="last", interpolate="auto")
+        config = replace(config, data=replace(config.data, retain=str(tmp_path / "retain"), max_pixels=2000))
+        make_photos(tmp_path / "retain")  # 32 × 32 pixels
+        if name == "with large ones":
+            for path in sorted((tmp_path / "retain").glob("*-left-*.png")):
+                with Image.open(path) as image:
+                    image.resize((64, 64)).save(path.with_stem(f"{path.stem}-large"))
+                path.with_stem(f"{path.stem}-large").with_suffix(".txt").write_text(f"Larger: {path.stem}")
+        curves.append(finetune(collection, config, tmp_path / name, talk=SILENT).interpolation)
+    assert curves[0].retain == curves[1].retain
 
 
 @pytest.mark.curves
