@@ -75,7 +75,7 @@ def read_cvat(source: Source) -> Rows:
         tree = fromstring(source.path.read_bytes())
     except (ParseError, DefusedXmlException, ValueError) as error:
         raise CollectionError(f"{source.path} is no whole XML: {error}") from error
-    images = [image for image in tree.iter("image") if image.get("name")]
+    images = list(tree.iter("image"))
     if not any(captions for image in images if (captions := _written(image))):
         source.notes.append(f"no attribute is called {', '.join(_SAY)}, so there are no captions")
     for number, image in enumerate(images, start=1):

@@ -14,13 +14,13 @@ from densecap_search.collection.source import Row, Source
 from densecap_search.collection.splits import SPLITS, normal_split
 
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".jsonlines", ".ndjson", ".json", ".parquet", ".arrow", ".xlsx", ".xlsm", ".txt",
-            ".token", ".xml", ".tar")
+            ".token", ".xml", ".tar", "")
 _DEEP = 3  # folders below the one that was given: data/train/metadata.csv
 _MANY = 64  # files that may be tables: more are something else, and reading them all takes long
 _WORD = re.compile(r"(?<![a-z])(train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?)(?![a-z])", re.IGNORECASE)
 _HINTS: Mapping[str, str] = {
     **dict.fromkeys(_ENDINGS, "give the file itself to read it as a table"),
-    **dict.fromkeys(SIDE_ENDINGS, "--format folder reads those beside pictures"),
+    **dict.fromkeys(SIDE_ENDINGS, ""),
     **dict.fromkeys((".zip", ".gz", ".7z", ".rar", ".bz2", ".xz", ".tgz"), "unpack it first"),
     **dict.fromkeys((".eps", ".ps", ".wmf", ".emf", ".svg", ".pdf"), "a drawing, not a picture"),
 }
@@ -29,13 +29,14 @@ _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini", "ehthumbs.db", "readme", 
 
 @dataclass(frozen=True)
 class Part:
-    """A file that is a table, or a part of one. notes: what its reader said."""
+    """A file that is a table, or a part of one. notes: what its reader said. inside: goes before ids that it gives."""
 
     source: Source
     kind: str
     rows: tuple[tuple[int, Row | Skipped], ...]
     notes: tuple[str, ...] = ()
     split: str | None = None
+    inside: str = ""
 
     def numbered(self, before: int) -> list[tuple[int, Row | Skipped]]:
         """The rows, their numbers after those of the parts before, with the split that the file's name says."""
@@ -44,14 +45,15 @@ class Part:
     def _row(self, row: Row | Skipped, before: int) -> Row | Skipped:
         if isinstance(row, Skipped):
             return replace(row, row=None if row.row is None else before + row.row)
-        return {**row, "split": self.split} if self.split and not row.get("split") else row
+        own = {"split": self.split} if self.split and not row.get("split") else {}
+        return {**row, **own, **({"id": self.inside + row["id"]} if self.inside and "id" in row else {})}
 
 
 def may_be_tables(source: Source) -> list[Path]:
     """Files of a folder, not too deep, that end as tables do and are no side files; none where they are very many."""
-    sides = {side for pair in source.pictures if not isinstance(pair, Skipped) for side in pair[1]}
+    sides = _side_files(source)
     found = [path for path in source.other_files() if path.suffix.lower() in _ENDINGS and path not in sides
-             and len(path.relative_to(source.path).parts) <= _DEEP]
+             and path.name.lower() not in _SYSTEM_FILES and len(path.relative_to(source.path).parts) <= _DEEP]
     return found if len(found) <= _MANY else []
 
 
@@ -71,7 +73,10 @@ def parts_of(found: Sequence[Part], source: Source) -> tuple[Part, ...] | None:
         names = ", ".join(os.path.relpath(path, source.path) for path in places[:4]) + ", …" * (len(places) > 4)
         source.notes.append(f"{len(places)} tables lie there ({names}), so none is taken; give one itself")
         return None
-    return tuple(replace(part, split=_split_of(path)) for part, path in zip(found, places, strict=True))
+    apart = len({path.parent for path in places}) > 1  # then several may have one name
+    return tuple(replace(part, split=_split_of(path),
+                         inside=f"{path.parent.relative_to(source.path).as_posix()}/" if apart else "")
+                 for part, path in zip(found, places, strict=True))
 
 
 def tell_unread(source: Source, kind: str) -> None:
@@ -80,6 +85,7 @@ def tell_unread(source: Source, kind: str) -> None:
     kind: the format that the folder was read in.
     """
     kinds: dict[str, list[Path]] = {}
+    sides = _side_files(source)
     for path in source.other_files():
         if path not in source.done and path.name.lower() not in _SYSTEM_FILES:
             kinds.setdefault(path.suffix.lower() or path.name, []).append(path)
@@ -87,7 +93,9 @@ def tell_unread(source: Source, kind: str) -> None:
     shown = []
     for ending, paths in list(kinds.items())[:8]:
         names = ", ".join(os.path.relpath(path, source.path) for path in paths[:3]) + ", …" * (len(paths) > 3)
-        hint = "" if kind == "folder" and ending in SIDE_ENDINGS else _HINTS.get(ending, "")
+        hint = _HINTS.get(ending, "")
+        if ending in SIDE_ENDINGS and not sides.isdisjoint(paths):
+            hint = "" if kind == "folder" else "--format folder reads them"
         shown.append(f"{len(paths)} {ending} ({names}{f'; {hint}' if hint else ''})")
     if shown:
         more = f" and {len(kinds) - 8} more endings" if len(kinds) > 8 else ""
@@ -96,6 +104,10 @@ def tell_unread(source: Source, kind: str) -> None:
         names = ", ".join(os.path.relpath(path, source.path) for path in source.left[:3])
         names += ", …" * (len(source.left) > 3)
         source.notes.append(f"left out, as asked for: {names} ({len(source.left)})")
+
+
+def _side_files(source: Source) -> set[Path]:
+    return {side for pair in source.pictures if not isinstance(pair, Skipped) for side in pair[1]}
 
 
 def _bare(stem: str) -> str:

@@ -172,18 +172,18 @@ def lay_dci(folder: Path) -> tuple[Path, Expected]:
     return folder, {"photos/sa_1.jpg": (("long one",), "train"), "photos/sa_2.jpg": ((), "val")}
 
 
-def lay_arrow(folder: Path) -> tuple[Path, Expected]:
+def lay_arrow(folder: Path, first: int = 0) -> tuple[Path, Expected]:
     """As save_to_disk writes it: a stream, with pictures in it."""
     import pyarrow
 
     folder.mkdir(parents=True)
     rows = [{"image": {"bytes": picture_bytes(number), "path": f"{number}.png"}, "caption": caption}
-            for number, caption in enumerate(HARD_CAPTIONS)]
+            for number, caption in enumerate(HARD_CAPTIONS, start=first)]
     table = pyarrow.Table.from_pylist(rows)
     with pyarrow.OSFile(str(folder / "data-00000-of-00001.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as out:
         out.write_table(table)
     return folder / "data-00000-of-00001.arrow", {
-        f"data-00000-of-00001.arrow/{number}.png": ((caption,), None) for number, caption in enumerate(HARD_CAPTIONS)}
+        f"data-00000-of-00001.arrow/{number}.png": ((caption,), None) for number, caption in enumerate(HARD_CAPTIONS, start=first)}
 
 
 def lay_excel(folder: Path) -> tuple[Path, Expected]:

@@ -96,7 +96,7 @@ def test_csv_however_badly_quoted_loses_no_row(captions, delimiter, end, encodin
         assert len(named) == len(captions)
 
 
-KEYS = ("image", "file_name", "filename", "image_file", "description", "images", "annotations", "image_id", "id", "caption",
+KEYS = ("messages", "data", "result", "value", "from", "role", "content", "text", "completions", "1.jpg", "comment", "raw", "image", "file_name", "filename", "image_file", "description", "images", "annotations", "image_id", "id", "caption",
         "captions", "conversations", "paragraph", "dataset_id", "sentences", "segment", "split", "original_filename")
 plain = st.sampled_from([None, True, 0, 7, 1.5, float("nan"), "", "1.jpg", "2.jpg", "1", "train", "a caption", [], {}])
 objects = st.recursive(
@@ -117,13 +117,62 @@ def test_json_of_any_shape_is_read_in_any_format_or_refused_with_a_sentence(valu
 
 
 @FUZZ
-@given(st.binary(max_size=300), st.sampled_from([".txt", ".json", ".png"]))
+@given(st.binary(max_size=300) | objects.map(lambda value: json.dumps(value).encode()),
+       st.sampled_from([".txt", ".json", ".png", ".xmp", ".caption", ".jpg.supplemental-metadata.json", ".csv", ".xml", ""]))
 def test_side_files_of_any_bytes_lose_no_picture(data, suffix):
     folder = Path(tempfile.mkdtemp(dir=FOLDER))
     (folder / "1.jpg").write_bytes(data)
     (folder / f"2{suffix}").write_bytes(data)
     (folder / "1.txt").write_bytes(data)
+    (folder / f"1{suffix}x").write_bytes(data)
     assert rows_named(folder) == list(range(1, 3 if suffix == ".png" else 2))
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=30), st.none() | names, st.none() | st.text(max_size=9)), min_size=1, max_size=6))
+def test_parquet_with_pictures_of_any_bytes_loses_no_row(rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.schema([("image", pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])), ("text", pyarrow.string())])
+    table = [{"image": {"bytes": data, "path": path}, "text": text and text.encode("utf-8", "replace").decode()} for data, path, text in rows]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table, schema), FOLDER / "t.parquet")
+    assert rows_named(FOLDER / "t.parquet") == list(range(1, len(rows) + 1))
+
+
+@FUZZ
+@given(st.lists(st.lists(st.none() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False) | names.filter(str.isprintable)
+                         | st.text(alphabet="ab \n,", max_size=9), min_size=1, max_size=3), max_size=5))
+def test_a_workbook_of_any_cells_loses_no_row(rows):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for row in [("image", "caption"), *rows]:
+        book.active.append(row)
+    book.save(FOLDER / "t.xlsx")
+    held = [row for row in rows if any(cell not in (None, "") for cell in row)]
+    assert rows_named(FOLDER / "t.xlsx") == list(range(1, len(held) + 1))
+
+
+@FUZZ
+@given(st.lists(st.tuples(names, st.integers(0, 9), st.text(alphabet="ab\t#1.jpg\r", max_size=9)), min_size=1, max_size=6))
+def test_lines_of_flickr_tokens_lose_no_row(lines):
+    text = "1.jpg#0\tfirst\n" + "".join(f"{name}#{number}\t{caption}\n" for name, number, caption in lines)
+    (FOLDER / "t.token").write_bytes(text.encode("utf-8", "replace"))
+    assert rows_named(FOLDER / "t.token") == list(range(1, len(lines) + 2))
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.none() | names.filter(str.isprintable), st.text(alphabet="ab<&", max_size=9)), max_size=5), st.booleans())
+def test_cvats_images_lose_no_row(images, cut):
+    from xml.sax.saxutils import escape, quoteattr
+
+    rows = "".join(f"<image name={quoteattr(name)}><tag><attribute name='caption'>{escape(text)}</attribute></tag></image>"
+                   if name else "<image/>" for name, text in images)
+    text = f"<?xml version='1.0'?><annotations>{rows}</annotations>"
+    (FOLDER / "t.xml").write_text(text[: len(text) // 2] if cut else text, encoding="utf-8")
+    named = rows_named(FOLDER / "t.xml", "cvat")
+    assert named is None if cut else named == list(range(1, len(images) + 1))
 
 
 @FUZZ
