@@ -161,24 +161,43 @@ def _read_queries(path: Path) -> list[str]:
 @click.command()
 @click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
 @model_options
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=7860, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0: on every network of "
+              "this machine, which asks for a login or --no-auth.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0: any free one.")
+@click.option("--auth-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Who may log in: USER:PASSWORD, one a line. Or set DENSECAP_AUTH.")
+@click.option("--auth", metavar="USER:PASSWORD", help="The same for one; others on this machine can read it in the "
+              "list of processes.")
+@click.option("--no-auth", is_flag=True, help="Everybody who reaches --host may search without login.")
+@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another name under which the page is "
+              "reached, of a proxy or on the network; may be given several times.")
+@click.option("--show-paths/--hide-paths", "paths", default=None, help="Whether the page shows whole paths of pictures "
+              "or only from the archive's folder on. Default: whole on this machine, else not.")
 @long_text_option
-def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
-          host: str, port: int, long_text: str | None) -> None:
-    """Open a page that searches an index.
+def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, host: str,
+          port: int, auth_file: Path | None, auth: str | None, no_auth: bool, allowed: tuple[str, ...],
+          paths: bool | None, long_text: str | None) -> None:
+    """Open a page that searches an index, and the same as a JSON API.
 
     \b
     densecap serve indexes/mine
-    densecap serve indexes/mine --host 0.0.0.0 --port 8080
+    densecap serve indexes/mine --host 0.0.0.0 --port 8080 --auth-file users.txt --allow-host pictures.lan
     """
+    from densecap_search.ui import access, server
+
+    users = access.read_users(auth_file, auth)
+    access.check_open(host, users, no_auth)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
     check_index(index_folder)
+    sock = server.listen(host, port)
 
     from densecap_search.retrieval.searcher import open_searcher
-    from densecap_search.ui.app import launch
+    from densecap_search.ui.app import build_app
+    from densecap_search.ui.live import LiveIndex
 
-    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text)
-    app = launch(searcher, host=host, port=port)
-    click.echo(f"{len(searcher.index)} pictures; open {app.local_url} (Ctrl-C ends)", err=True)
-    app.block_thread()
+    live = LiveIndex(lambda: open_searcher(index_folder, model=model, device=device, long_text=long_text))
+    shown_paths = access.is_loopback(host) if paths is None else paths
+    app = build_app(live, access.make_access(host, allowed, users), paths=shown_paths)
+    click.echo(f"{live.shown.count} pictures; open {server.address(sock)} (Ctrl-C ends)", err=True)
+    click.echo(access.open_to(host, users, shown_paths), err=True)
+    server.serve(app, sock)

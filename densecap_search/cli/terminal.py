@@ -147,7 +147,8 @@ def _shortened(caption: str, length: int = 120) -> str:
 def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str, Any]]:
     for number, (query, hits) in enumerate(results, start=1):
         for hit in hits:
-            yield {"query_number": number, "query": query, **asdict(hit)}
+            told = {name: value for name, value in asdict(hit).items() if name != "number"}  # it is not lasting
+            yield {"query_number": number, "query": query, **told}
 
 
 def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:

@@ -24,13 +24,14 @@ from densecap_search.retrieval.rows import Row
 
 @dataclass(frozen=True)
 class Hit:
-    """One found picture; rank counts from 1, score is a cosine."""
+    """One found picture; rank counts from 1, score is a cosine; number is the picture's own in the index."""
 
     rank: int
     score: float
     image_id: str
     image: str
     caption: str
+    number: int = -1
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Searcher:
     def _hits(self, results: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
         return [
             [
-                Hit(rank, score, row.image_id, row.image, "\n".join(row.captions))
+                Hit(rank, score, row.image_id, row.image, "\n".join(row.captions), row.number)
                 for rank, ((_, score), row) in enumerate(zip(found, self._rows(found), strict=True), start=1)
             ]
             for found in results

@@ -1,0 +1,324 @@
+"""The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive
+
+from densecap_search import __version__
+from densecap_search.collection.records import Skipped
+from densecap_search.embedding.content import default_workers
+from densecap_search.errors import DensecapError
+from densecap_search.ui import export, finding
+from densecap_search.ui.batching import Batcher, Busy
+from densecap_search.ui.gallery import Gallery
+from densecap_search.ui.live import LiveIndex
+
+PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
+MOST_PAGE, MOST_BASKET = 200, 5_000
+LOOK_SECONDS = 2.0  # between two looks whether the index has a new generation
+MOST_COPIES = 200  # pictures that may wait to be made small
+STATIC = Path(__file__).parent / "static"
+T = TypeVar("T")
+
+
+class SearchRequest(BaseModel):
+    """A caption, and which ranks of its hits are wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+    caption: str = Field(description="what is to be seen; as long as you like, up to 20,000 letters")
+    count: int = Field(24, ge=1, le=MOST_PAGE, description="hits that are returned")
+    offset: int = Field(0, ge=0, le=finding.MOST_HITS, description="hits that are passed over")
+
+
+class CaptionRequest(BaseModel):
+    """A caption."""
+
+    model_config = ConfigDict(extra="forbid")
+    caption: str = Field(max_length=finding.MOST_LETTERS)
+
+
+class FoundPicture(BaseModel):
+    """A hit. score: cosine; picture: for /pictures/{picture}/small, large or original, and /api/similar."""
+
+    rank: int
+    score: float
+    image_id: str
+    name: str
+    path: str
+    caption: str
+    picture: str
+    missing: bool
+
+
+class SearchReply(BaseModel):
+    """Hits, best first. total: pictures in the index; generation: of the index, as its folder names it."""
+
+    hits: list[FoundPicture]
+    message: str
+    total: int
+    generation: str
+
+
+class WindowReply(BaseModel):
+    """How the text tower reads a caption. end: letters of it that are read, if it is cut; segments: if it is split."""
+
+    words: int
+    tokens: int
+    context_length: int
+    end: int | None
+    segments: int
+
+
+class IndexReply(BaseModel):
+    """What is searched, and by which model."""
+
+    name: str
+    pictures: int
+    model: str
+    context_length: int
+    generation: str
+    examples: list[str]
+    paths: bool
+    problem: str
+
+
+class HealthReply(BaseModel):
+    """status is "ok", or "stale" where the index has a newer generation that cannot be read."""
+
+    status: Literal["ok", "stale"]
+    pictures: int
+    generation: str
+    in_flight: int
+    version: str
+
+
+class BasketItem(BaseModel):
+    """A picture that was kept, and the query that found it."""
+
+    model_config = ConfigDict(extra="forbid")
+    picture: str = Field(max_length=80)
+    score: float | None = None
+    query: str = Field("", max_length=finding.MOST_LETTERS)
+
+
+class BasketRequest(BaseModel):
+    """Pictures to export."""
+
+    model_config = ConfigDict(extra="forbid")
+    items: list[BasketItem] = Field(max_length=MOST_BASKET)
+
+
+def most_bytes(path: str) -> int:
+    """How large the body of a request to a path may be."""
+    return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
+
+
+@dataclass
+class Service:
+    """What the routes share: the index, the queue of searches, the threads that make pictures small."""
+
+    live: LiveIndex
+    paths: bool
+    searches: Batcher[finding.Query, finding.Found]
+    copying: ThreadPoolExecutor
+    copies_waiting: int = 0
+
+    @classmethod
+    def of(cls, live: LiveIndex, *, paths: bool) -> Service:
+        """For an index; paths: whether whole paths may be seen."""
+        searches: Batcher[finding.Query, finding.Found] = Batcher(lambda asked: finding.answer(live.shown, asked))
+        return cls(live, paths, searches, ThreadPoolExecutor(default_workers(), thread_name_prefix="copies"))
+
+    async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
+        """The hits behind ``offset``, unless who asked goes away."""
+        found = await _unless_gone(request.receive, self.searches.ask(query))
+        total = found.shown.count
+        return await asyncio.to_thread(lambda: self._reply(found, offset, total))
+
+    def _reply(self, found: finding.Found, offset: int, total: int) -> SearchReply:
+        cards = finding.cards(found.hits[offset:], found.shown, self.paths)
+        return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total,
+                           message=finding.message(offset + 1, cards, total), generation=found.shown.generation)
+
+    async def copied(self, work: Callable[[Gallery], T]) -> T:
+        """Pictures are opened by a few threads; what waits for them is bounded, what is given up is not opened."""
+        if self.copies_waiting >= MOST_COPIES:
+            raise Busy(f"{MOST_COPIES} pictures are waiting to be opened; try again in a moment")
+        gallery = Gallery.of(self.live.shown.index)
+        self.copies_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.copying, work, gallery)
+        finally:
+            self.copies_waiting -= 1
+
+    async def follow(self) -> None:
+        """Take up new generations of the index, and tidy the copies after each."""
+        while True:
+            await asyncio.to_thread(self._tidy)
+            while not await asyncio.to_thread(self.live.refresh):
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _tidy(self) -> None:
+        index = self.live.shown.index
+        Gallery.of(index).tidy(index)
+
+
+def make_api(service: Service) -> FastAPI:
+    """The application with all routes but the page's frame."""
+    api = FastAPI(title="densecap search", version=__version__, docs_url=None, redoc_url=None,
+                  openapi_url="/api/openapi.json", lifespan=_lifespan(service),
+                  description="Search an index of pictures by long captions.")
+    api.add_exception_handler(DensecapError, _sentence)
+    api.add_exception_handler(RequestValidationError, _sentence)
+    api.add_exception_handler(_GoneError, _sentence)
+    _add_searching(api, service)
+    _add_about(api, service)
+    _add_pictures(api, service)
+    api.mount("/page", StaticFiles(directory=STATIC), name="page")
+    return api
+
+
+def _add_searching(api: FastAPI, service: Service) -> None:
+    @api.post("/api/search", response_model=SearchReply, summary="Pictures that a caption describes")
+    async def search(request: Request, body: SearchRequest) -> SearchReply:
+        query = finding.Query(body.offset + body.count, caption=finding.check_caption(body.caption))
+        return await service.hits(request, query, body.offset)
+
+    @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")
+    async def similar(request: Request, picture: str, count: Annotated[int, Field(ge=1, le=MOST_PAGE)] = 24,
+                      offset: Annotated[int, Field(ge=0, le=finding.MOST_HITS)] = 0) -> SearchReply:
+        row = service.live.shown.row(picture)
+        if row is None:
+            raise DensecapError("the index has no such picture")
+        return await service.hits(request, finding.Query(offset + count, like=row), offset)
+
+    @api.post("/api/similar", response_model=SearchReply, summary="Pictures that look like the one in the body",
+              openapi_extra={"requestBody": {"required": True, "content": {
+                  "image/*": {"schema": {"type": "string", "format": "binary"}}}}})
+    async def similar_to_upload(request: Request, count: Annotated[int, Field(ge=1, le=MOST_PAGE)] = 24,
+                                offset: Annotated[int, Field(ge=0, le=finding.MOST_HITS)] = 0) -> SearchReply:
+        picture = await request.body()
+        if not picture:
+            raise DensecapError("send the picture as the body of the request")
+        return await service.hits(request, finding.Query(offset + count, picture=picture), offset)
+
+    @api.post("/api/window", response_model=WindowReply, summary="How much of a caption the model reads")
+    async def window(body: CaptionRequest) -> WindowReply:
+        encoder = service.live.shown.searcher.encoder
+        return WindowReply(**asdict(await asyncio.to_thread(finding.reading, encoder, body.caption)))
+
+
+def _add_about(api: FastAPI, service: Service) -> None:
+    @api.get("/api/index", response_model=IndexReply, summary="What is searched")
+    async def about() -> IndexReply:
+        shown = service.live.shown
+        encoder = shown.searcher.encoder
+        return IndexReply(
+            name=service.live.folder.resolve().name, pictures=shown.count, model=encoder.name,
+            context_length=encoder.context_length, generation=shown.generation, examples=list(shown.examples),
+            paths=service.paths, problem=service.live.problem,
+        )
+
+    @api.get("/api/health", response_model=HealthReply, summary="Whether searches are answered")
+    async def health() -> HealthReply:
+        shown = service.live.shown
+        return HealthReply(status="stale" if service.live.problem else "ok", pictures=shown.count,
+                           generation=shown.generation, in_flight=service.searches.in_flight, version=__version__)
+
+
+def _add_pictures(api: FastAPI, service: Service) -> None:
+    @api.get("/pictures/{picture}/{size}", response_class=FileResponse, summary="A picture of the index")
+    async def picture(request: Request, picture: str, size: Literal["small", "large", "original"]) -> Response:
+        row = service.live.shown.row(picture)
+        if row is None:
+            return _refused(404, "the index has no such picture")
+        kind = "image/jpeg"
+        if size == "original":
+            found = await _unless_gone(request.receive, service.copied(lambda gallery: gallery.original(row)))
+            path, kind = (found, "") if isinstance(found, Skipped) else found
+        else:
+            path = await _unless_gone(request.receive, service.copied(lambda gallery: gallery.copy(row, size)))
+        if isinstance(path, Skipped):
+            return _refused(404, path.reason)
+        # its address is its content, so it never changes; where one must log in it is nobody else's
+        return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
+
+    @api.post("/api/export", response_class=Response, summary="A basket of pictures as a file")
+    async def exported(body: BasketRequest, format: Literal["csv", "jsonl", "zip"] = "csv") -> Response:
+        shown, items = service.live.shown, [item.model_dump() for item in body.items]
+        kept = await asyncio.to_thread(export.kept_rows, items, shown)
+        table = export.table_of(kept, shown, service.paths)
+        headers = {"content-disposition": f'attachment; filename="pictures.{format}"'}
+        if format == "zip":
+            parts = export.as_zip(table, [row for _, row in kept], Gallery.of(shown.index))
+            return StreamingResponse(parts, media_type=export.FORMATS[format], headers=headers)
+        text = export.as_csv(table) if format == "csv" else export.as_jsonl(table)
+        return Response(text.encode("utf-8", "backslashreplace"), media_type=export.FORMATS[format], headers=headers)
+
+
+class _GoneError(Exception):
+    """Who asked went away before the answer."""
+
+
+async def _unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """What work gives, unless the client goes away first: then work is cancelled."""
+    asked = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise _GoneError
+        return asked.result()
+    finally:
+        gone.cancel()
+        asked.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        following = asyncio.create_task(service.follow())
+        yield
+        following.cancel()
+        service.searches.close()
+        service.copying.shutdown(wait=False, cancel_futures=True)
+
+    return lifespan
+
+
+async def _sentence(_: Request, error: Exception) -> Response:
+    """What is wrong with a request, in the form of every answer that is none."""
+    if isinstance(error, _GoneError):
+        return PlainTextResponse("", 499)
+    if isinstance(error, Busy):
+        return _refused(503, str(error), {"retry-after": "1"})
+    if isinstance(error, RequestValidationError):
+        return _refused(422, "; ".join(_told(one) for one in error.errors()[:3]))
+    return _refused(422, str(error))
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    where: Sequence[Any] = error["loc"]
+    return f"{'.'.join(str(part) for part in where if part not in ('body', 'query'))}: {error['msg']}"[:300]
+
+
+def _refused(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status, headers=dict(headers or {}))

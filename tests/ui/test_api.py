@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from densecap_search.retrieval.searcher import Searcher
+from densecap_search.ui.access import make_access
+from densecap_search.ui.app import build_app
+from densecap_search.ui.live import LiveIndex, picture_name
+
+CAPTION = "A red ball lies on the left of a white table, and nothing else can be seen."
+
+
+def search(page: TestClient, **body):
+    return page.post("/api/search", json=body)
+
+
+def test_the_api_finds_what_the_searcher_finds(page: TestClient, searcher: Searcher):
+    (expected,), _ = searcher.by_captions([CAPTION], 6)
+    found = search(page, caption=CAPTION, count=6).json()
+    assert [(hit["rank"], hit["image_id"], hit["path"], hit["caption"]) for hit in found["hits"]] == [
+        (hit.rank, hit.image_id, hit.image, hit.caption) for hit in expected]
+    assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-6)
+    assert (found["message"], found["total"]) == ("1 to 6 of 24 pictures, best first.", 24)
+
+
+def test_pages_of_a_ranking_are_its_parts(page: TestClient):
+    whole = search(page, caption=CAPTION, count=24).json()["hits"]
+    parts = [hit for offset in (0, 10, 20) for hit in search(page, caption=CAPTION, count=10, offset=offset).json()["hits"]]
+    assert parts == whole
+    beyond = search(page, caption=CAPTION, offset=24).json()
+    assert (beyond["hits"], beyond["message"]) == ([], "No more pictures; the index has 24.")
+
+
+@pytest.mark.parametrize(("body", "sentence"), [
+    ({"caption": " \n"}, "describe the picture you look for"),
+    ({"caption": "x" * 20_001}, "the caption has 20,001 letters; at most 20,000 are read"),
+    ({"caption": "x", "count": 201}, "count: Input should be less than or equal to 200"),
+    ({"caption": "x", "offset": -1}, "offset: Input should be greater than or equal to 0"),
+    ({"caption": "x", "colour": "red"}, "colour: Extra inputs are not permitted"),
+    ({}, "caption: Field required"),
+])
+def test_what_is_wrong_with_a_query_is_one_sentence(page: TestClient, body: dict, sentence: str):
+    answer = search(page, **body)
+    assert (answer.status_code, answer.json()) == (422, {"error": sentence})
+
+
+def test_a_body_that_is_no_json_is_refused_in_a_sentence(page: TestClient):
+    answer = page.post("/api/search", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["error"].endswith("JSON decode error")
+
+
+def test_a_picture_of_the_index_is_most_like_itself_uploaded_or_named(page: TestClient, searcher: Searcher):
+    entry = searcher.index.rows[5]
+    named = page.get("/api/similar", params={"picture": picture_name(entry), "count": 3}).json()["hits"]
+    uploaded = page.post("/api/similar?count=3", content=Path(entry.image).read_bytes()).json()["hits"]
+    assert named == uploaded
+    assert named[0]["image_id"] == entry.image_id
+    assert named[0]["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_what_is_no_picture_cannot_be_searched_by_and_its_place_is_not_told(page: TestClient):
+    answer = page.post("/api/similar", content=b"not a picture")
+    assert (answer.status_code, answer.json()["error"]) == (
+        422, "cannot search by the picture: not a picture that Pillow can read")
+    assert page.post("/api/similar", content=b"").json()["error"] == "send the picture as the body of the request"
+    assert page.get("/api/similar?picture=none").json()["error"] == "the index has no such picture"
+
+
+def test_pictures_are_fetched_by_content_small_large_and_as_they_are(page: TestClient, searcher: Searcher):
+    entry = searcher.index.rows[0]
+    original = page.get(f"/pictures/{picture_name(entry)}/original")
+    assert (original.headers["content-type"], original.content) == ("image/png", Path(entry.image).read_bytes())
+    small = page.get(f"/pictures/{picture_name(entry)}/small")
+    assert (small.headers["content-type"], small.content[:2]) == ("image/jpeg", b"\xff\xd8")
+    assert "immutable" in small.headers["cache-control"]
+
+
+@pytest.mark.parametrize("path", [
+    "/pictures/{name}/../../../etc/passwd", "/pictures/..%2f..%2fetc%2fpasswd/original", "/pictures/0123456789abcdef/small",
+    "/pictures/{name}/huge", "/pictures/{name}-384.jpg/small", "/gradio_api/file={image}", "/page/..%2fapp.py", "/page/app.py",
+    "/page/%2e%2e/app.py", "/pictures//original",
+])
+def test_nothing_but_pictures_of_the_index_can_be_fetched(page: TestClient, searcher: Searcher, path: str):
+    entry = searcher.index.rows[0]
+    assert page.get(path.format(name=picture_name(entry), image=entry.image)).status_code in (404, 422)
+
+
+def test_the_index_is_told_with_examples_from_its_captions(page: TestClient, searcher: Searcher):
+    about = page.get("/api/index").json()
+    assert (about["name"], about["pictures"], about["context_length"]) == ("index", 24, 248)
+    captions = {caption for entry in searcher.index.rows for caption in entry.captions}
+    assert len(about["examples"]) == 3
+    assert set(about["examples"]) <= captions
+    assert page.get("/api/health").json()["status"] == "ok"
+
+
+def test_the_window_is_told_in_words_and_tokens(page: TestClient):
+    read = page.post("/api/window", json={"caption": "a red ball"}).json()
+    assert read == {"words": 3, "tokens": 5, "context_length": 248, "end": None, "segments": 1}
+    long = page.post("/api/window", json={"caption": "word " * 300}).json()
+    assert (long["words"], long["tokens"], long["end"]) == (300, 302, 5 * 246)  # 246 words and the two marks around
+
+
+def test_the_description_of_the_api_names_its_routes(page: TestClient):
+    routes = page.get("/api/openapi.json").json()["paths"]
+    assert {"/api/search", "/api/similar", "/api/health", "/api/index", "/api/window", "/api/export"} <= set(routes)
+
+
+def basket(page: TestClient, kind: str, names: list[str]):
+    return page.post(f"/api/export?format={kind}", json={"items": [{"picture": name, "score": 0.5, "query": "a, b"} for name in names]})
+
+
+def test_a_basket_is_saved_as_table_and_lines_in_the_order_in_which_it_was_filled(page: TestClient, searcher: Searcher):
+    entries = [searcher.index.rows[row] for row in (3, 1)]
+    names = [picture_name(entry) for entry in entries]
+    table = list(csv.DictReader(io.StringIO(basket(page, "csv", [*names, "gone"]).text)))
+    assert [(row["image_id"], row["image"], row["query"]) for row in table] == [(e.image_id, e.image, "a, b") for e in entries]
+    lines = [json.loads(line) for line in basket(page, "jsonl", names).text.splitlines()]
+    assert [line["caption"] for line in lines] == ["\n".join(entry.captions) for entry in entries]
+
+
+def test_a_basket_saved_as_zip_holds_the_originals_and_names_them(page: TestClient, searcher: Searcher):
+    entries = [searcher.index.rows[row] for row in (3, 1)]
+    with zipfile.ZipFile(io.BytesIO(basket(page, "zip", [picture_name(entry) for entry in entries]).content)) as archive:
+        rows = [json.loads(line) for line in archive.read("captions.jsonl").splitlines()]
+        assert [archive.read(row["image"]) for row in rows] == [Path(entry.image).read_bytes() for entry in entries]
+
+
+def test_where_paths_are_hidden_no_answer_holds_the_folder(searcher: Searcher):
+    folder = str(Path(searcher.index.rows[0].image).parent)
+    app = build_app(LiveIndex(lambda: searcher), make_access("127.0.0.1"), paths=False)
+    with TestClient(app, base_url="http://localhost") as page:
+        found = search(page, caption=CAPTION, count=24)
+        assert folder not in found.text
+        assert {hit["path"] for hit in found.json()["hits"]} == {entry.image_id for entry in searcher.index.rows}
+        for kind in ("csv", "jsonl"):
+            assert folder not in basket(page, kind, [picture_name(entry) for entry in searcher.index.rows]).text
+        assert folder not in page.get("/api/index").text
+        assert folder not in page.get("/").text
+
+
+def test_the_page_itself_names_no_other_host(page: TestClient):
+    text = page.get("/").text
+    assert "/page/page.js" in text
+    assert not [host for host in ("fonts.googleapis.com", "fonts.gstatic.com", "cdnjs", "//cdn") if host in text]
