@@ -30,7 +30,7 @@ def build_app(live: LiveIndex, access: Access, *, paths: bool) -> Guard:
 
 
 async def _mount_page(api: FastAPI) -> None:
-    """An empty column that page.js fills. In a running event loop, else gradio makes one a lock and leaves them open."""
+    """An empty column that page.js fills. Where no event loop runs, gradio makes one a lock and leaves them open."""
     with gr.Blocks(title="densecap search", analytics_enabled=False, fill_width=True) as blocks:
         gr.Column(elem_id="densecap")
     theme = gr.themes.Default(font=_FONTS, font_mono=_MONO)
