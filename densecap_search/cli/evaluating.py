@@ -17,7 +17,7 @@ from densecap_search.cli.options import (
     read,
     resize_option,
 )
-from densecap_search.cli.terminal import print_outcome, tell_skipped, terminal_talk
+from densecap_search.cli.terminal import print_modes, print_outcome, tell_skipped, terminal_talk
 from densecap_search.files import json_text
 
 
@@ -36,14 +36,23 @@ from densecap_search.files import json_text
               help="Also through this index's own search.")
 @click.option("--retain", type=click.Path(path_type=Path), metavar="COLLECTION",
               help="Another collection, with the model and the one before: what fine-tuning has cost there.")
+@click.option("--mode", type=click.Choice(["image", "text", "words", "fused", "all"]), default=None,
+              help="By what pictures are ranked: their vectors, their captions' vectors, the words of their captions, "
+              "or the sum. Default: image; with --protocol all.")
+@click.option("--protocol", type=click.Choice(["captions", "halves"]), default=None,
+              help="What asks where captions are searched: the first of several captions, or every other sentence; the "
+              "rest is what is found. Default: what fits the collection.")
+@click.option("--gallery", type=click.Choice(["split", "all"]), default="split", show_default=True,
+              help="With --protocol: among the pictures of the split, or of the whole collection.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
 @click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, reading:
              config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int |
-             None, split: str, slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, precision:
-             str, report: Path | None, per_query: Path | None, as_json: bool) -> None:
+             None, split: str, slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, mode: str |
+             None, protocol: str | None, gallery: str, precision: str, report: Path | None, per_query: Path | None,
+             as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
@@ -53,7 +62,12 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     densecap evaluate table.csv --model runs/mine --slice words --slice place
     densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
     densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
+    densecap evaluate table.csv --model starter --split all --protocol halves
     """
+    by_captions = protocol is not None or mode not in (None, "image") or gallery != "split"
+    if by_captions and (slices or index_folder or retain or report or per_query):
+        raise click.UsageError("--protocol and --mode print their own table: leave out --slice, --index, --retain, "
+                               "--report and --per-query")
     for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
         if path and path.suffix.lower() not in suffixes:
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
@@ -64,6 +78,21 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     if index_folder is not None:
         check_index(index_folder)
 
+    wanted = [name.strip() for name in split.split(",") if name.strip()]
+    if by_captions:
+        from densecap_search.workflows.evaluate import run_modes
+
+        reports = run_modes(found, models, splits=wanted, protocol=protocol, whole_gallery=gallery == "all",
+                            precision=precision, device=device, long_text=long_text, max_pixels=max_pixels,
+                            talk=terminal_talk())
+        tell_skipped(reports[0].skipped)
+        for each in reports:
+            if as_json:
+                click.echo(json_text(each.as_json()))
+            else:
+                print_modes(each, "all" if mode is None else mode)
+        return
+
     from densecap_search.evaluation.per_query import write_per_query  # torch: not before all that is checked without
     from densecap_search.evaluation.report import write_report
     from densecap_search.evaluation.slices import BUILT_IN
@@ -71,7 +100,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
 
     outcome = run_evaluation(
         found, models, device=device, precision=precision,
-        splits=[name.strip() for name in split.split(",") if name.strip()], index=index_folder,
+        splits=wanted, index=index_folder,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
         talk=terminal_talk(), retain=retained,
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from densecap_search.collection.records import Skipped
     from densecap_search.evaluation.compare import Comparison
     from densecap_search.evaluation.evaluate import Report
+    from densecap_search.evaluation.modes import ModesReport
     from densecap_search.evaluation.outcome import Outcome
     from densecap_search.inspection.inspect import Inspection
     from densecap_search.retrieval.searcher import Hit
@@ -63,6 +64,30 @@ def print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
         if report.trained_on:
             notes.append(f"{report.trained_on} of these pictures were trained on")
         click.echo(f"{name}: {'; '.join(notes)}.")
+
+
+def print_modes(report: ModesReport, mode: str = "all") -> None:
+    """A row for each way to rank, and what the sum of all gains over each."""
+    from densecap_search.evaluation.compare import verdict
+
+    first = next(iter(report.modes.values()))
+    click.echo(f"{report.model} on {report.collection}, split {', '.join(report.splits)}: {first.queries} queries "
+               f"among {first.gallery} pictures ({report.gallery}), {report.described} of them with a caption.")
+    click.echo(f"Protocol {report.protocol}: {report.rule}. Weights of fused, learned from the other queries: "
+               + ", ".join(f"{name} {value:.2f}" for name, value in report.weights.items()) + ".")
+    rows = []
+    for name, found in report.modes.items():
+        if mode in ("all", name):
+            r1, r10 = found.figures["R@1"], found.figures["R@10"]
+            figures = [f"{found.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
+            rows.append([name, *figures, f"{found.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}", f"{r10.low:.1f}–{r10.high:.1f}"])
+    print_table(["text→image by", *PRINTED, "median rank", "R@1, 95 %", "R@10, 95 %"], rows)
+    for name, differences in report.differences.items():
+        if mode == "all":
+            click.echo(f"fused against {name}: {verdict('R@1', differences['R@1'])}; "
+                       f"{verdict('R@10', differences['R@10'])}.")
+    if report.trained_on:
+        click.echo(f"{report.trained_on} of the pictures that are asked for were trained on.")
 
 
 def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:

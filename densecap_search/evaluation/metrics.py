@@ -179,6 +179,12 @@ def rank_queries(queries: Scores, gallery: Scores, relevance: Relevance, *, dept
     return Ranks(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Ranks)))
 
 
+def rank_scores(scores: Scores, relevance: Relevance, *, depth: int = DEPTH) -> Ranks:
+    """Positions of the right answers by given scores [Q, N], higher is better."""
+    depth = max(1, min(depth, int(relevance.counts.max(initial=1))))
+    return _rank_block(np.asarray(scores, np.float32), relevance.counts, relevance.columns, depth)
+
+
 def best_of_rows(scores: Scores, counts: Ints, axis: int) -> Scores:
     """Along one axis the greatest of each ``counts`` that follow each other."""
     if scores.shape[axis] == len(counts):

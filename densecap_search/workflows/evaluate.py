@@ -15,6 +15,7 @@ from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare_reports
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.evaluation.index_recall import measure_index
+from densecap_search.evaluation.modes import ModesReport, choose_protocol, measure_modes
 from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
 from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.evaluation.slices import Parts
@@ -64,6 +65,30 @@ def run_evaluation(
         retention = _retention(load(models[0]), load(before), (models[0], before), chosen, retain, talk)
     return Outcome(tuple(reports), tuple(compare_reports(reports[0], other) for other in reports[1:]), found_index,
                    retention)
+
+
+def run_modes(
+    collection: Collection, models: Sequence[ModelConfig], *, splits: Sequence[str], protocol: str | None,
+    whole_gallery: bool, precision: str = "fp32", device: str = "auto", long_text: str | None = None,
+    max_pixels: int | None = None, talk: Talk,
+) -> list[ModesReport]:
+    """Measure search by pictures, by captions and by both, with each model.
+
+    protocol: of PROTOCOLS; None: what fits the captions. whole_gallery: among all pictures of the collection, also
+    those of other splits and those without a caption; else among those that ask.
+    """
+    if long_text:
+        models = [replace(model, long_text=long_text) for model in models]
+    chosen = _choose(collection, models, splits, talk)
+    gallery = collection.records if whole_gallery else chosen.records
+    protocol = protocol or choose_protocol(chosen.records)
+    reports = []
+    for model in models:
+        encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
+        _, trained = read_splits(Path(model.name))
+        reports.append(measure_modes(encoder, chosen.records, gallery, protocol=protocol, model=model.name,
+                                     collection=chosen.collection, splits=chosen.splits, trained=trained, talk=talk))
+    return reports
 
 
 def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Sequence[str], talk: Talk) -> _Set:

@@ -1,0 +1,158 @@
+"""The captions of an archive as rankings of its pictures, beside the pictures' own vectors.
+
+Three signals of a query, each in spreads above its mean over the pictures: ``image``, the cosine with the picture;
+``text``, with its captions as the text tower hands them to its head; ``words``, BM25 with them. A picture without a
+caption has 0 in the last two: it neither wins nor loses by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from densecap_search.embedding.cache import Array
+from densecap_search.embedding.towers import heads_of, text_rows
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.segments import Truncation, mean_of
+from densecap_search.retrieval.caption_space import CaptionSpace, unit
+from densecap_search.retrieval.fuse import Spread
+from densecap_search.retrieval.words import Ints, Words
+from densecap_search.talk import SILENT, Talk
+
+SAMPLE = 10_000  # pictures, at most, from which means and spreads are taken
+_BLOCK = 1 << 14  # captions whose scores are held at once
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is known of N texts, each of one or several captions.
+
+    rows [N, W]: what the text tower hands to its head, unit rows, the mean over captions and segments. vectors [N, D]:
+    the same in the space that captions share with pictures. A text without a caption has rows of zeros.
+    """
+
+    texts: tuple[str, ...]
+    rows: Array
+    vectors: Array
+    truncation: Truncation
+
+
+def read_texts(encoder: DualEncoder, captions: Sequence[Sequence[str]], *, cached: bool = True, talk: Talk = SILENT
+               ) -> Texts:
+    """Encode the captions of N pictures, or N queries of one caption each."""
+    flat = [caption for own in captions for caption in own if caption.strip()]
+    found = text_rows(encoder, flat, cached=cached, talk=talk)
+    owner = np.repeat(np.arange(len(captions)), [sum(bool(text.strip()) for text in own) for own in captions])
+    vectors = rows = np.empty((0, encoder.dim), np.float32)
+    if flat:
+        vectors = mean_of(heads_of(encoder, "text", found.rows), found.counts)
+        rows = mean_of(unit(found.rows), found.counts)
+    return Texts(tuple("\n".join(own) for own in captions), _pooled(rows, owner, len(captions)),
+                 _pooled(vectors, owner, len(captions)), found.truncation)
+
+
+def _pooled(rows: Array, owner: Ints, count: int) -> Array:
+    """The mean direction of the rows of each owner; zeros where there is none."""
+    sums = np.zeros((count, rows.shape[1]), np.float32)
+    np.add.at(sums, owner, rows)
+    return unit(sums)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """By what the signals are measured: learned from the archive's captions and pictures, kept in the index.
+
+    space: where captions are compared; text: the spread of captions there. image: the spread of the pictures' vectors.
+    centre [D]: the mean vector of captions among pictures; what every query shares says nothing about pictures.
+    """
+
+    space: CaptionSpace
+    text: Spread
+    image: Spread
+    centre: Array
+
+    @classmethod
+    def of(cls, captions: Texts, pictures: Array) -> Scale:
+        """captions: of at most SAMPLE pictures, without those that have none; pictures [M, D]: of at most as many."""
+        space = CaptionSpace.of(captions.rows)
+        return cls(space, Spread.of(space.vectors(captions.rows)), Spread.of(pictures),
+                   captions.vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
+
+    def image_query(self, vectors: Array) -> Array:
+        """Vectors of queries [Q, D] → what pictures are multiplied with for the signal ``image``."""
+        return vectors - self.centre
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """The captions of pictures 0 … total − 1, ready to be asked.
+
+    rows [R, W] as in :class:`Texts`, words over the same R texts; numbers [R]: whose picture each is. A row that
+    ``words`` does not count is not there. lengths [R]: by which a row must be divided in ``scale.space``.
+    """
+
+    words: Words
+    rows: Array
+    numbers: Ints
+    total: int
+    scale: Scale
+    lengths: Array
+
+    @classmethod
+    def of(cls, captions: Texts, pictures: Array) -> Captioned:
+        """In memory, of the captions [N] and vectors [N, D] of N pictures, of which some may have no caption."""
+        words = Words.of(captions.texts)
+        some = np.flatnonzero(words.counted)[:SAMPLE]
+        sample = Texts(tuple(captions.texts[row] for row in some), captions.rows[some], captions.vectors[some],
+                       captions.truncation)
+        scale = Scale.of(sample, pictures[:SAMPLE])
+        return cls(words, captions.rows, np.arange(len(pictures)), len(pictures), scale,
+                   lengths_in(scale.space, captions.rows))
+
+    def text(self, rows: Array) -> Array:
+        """The signal ``text`` of queries with tower outputs [Q, W], [Q, total]."""
+        asked = self.scale.space.vectors(rows)
+        turned = asked @ self.scale.space.turn
+        scores = np.empty((len(rows), len(self.numbers)), np.float32)
+        for start in range(0, len(self.numbers), _BLOCK):
+            scores[:, start:start + _BLOCK] = turned @ self.rows[start:start + _BLOCK].T
+        scores -= (turned @ self.scale.space.mean)[:, None]
+        scores /= self.lengths
+        for number, query in enumerate(asked):
+            scores[number] = self.scale.text.standard(scores[number], query)
+        return self._of_pictures(scores)
+
+    def word(self, query: str) -> Array:
+        """The signal ``words`` of a query [total]."""
+        found: Array = self._of_pictures(self.words.surprise(query)[None])[0]
+        return found
+
+    def image(self, vector: Array, pictures: Array) -> Array:
+        """The signal ``image`` of a query [D] for some pictures' vectors [M, D], [M]."""
+        query = self.scale.image_query(vector)
+        found: Array = self.scale.image.standard(pictures @ query, query)
+        return found
+
+    def signals(self, asked: Texts, pictures: Array) -> dict[str, Array]:
+        """All signals [Q, total] of some queries, for the vectors of all pictures."""
+        return {
+            "image": np.stack([self.image(vector, pictures) for vector in asked.vectors]),
+            "text": self.text(asked.rows),
+            "words": np.stack([self.word(text) for text in asked.texts]),
+        }
+
+    def _of_pictures(self, scores: Array) -> Array:
+        """Scores [Q, R] of rows → of pictures [Q, total], 0 where a picture has no caption."""
+        found = np.zeros((len(scores), self.total), np.float32)
+        found[:, self.numbers[self.words.counted]] = scores[:, self.words.counted]
+        return found
+
+
+def lengths_in(space: CaptionSpace, rows: Array) -> Array:
+    """‖(x − mean)·turn‖ of unit rows x [N, W]."""
+    blocks = (rows[start:start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+    found = [np.linalg.norm((block - space.mean) @ space.turn, axis=1) for block in blocks]
+    lengths: Array = np.maximum(np.concatenate([np.zeros(0), *found]), 1e-9).astype(np.float32)
+    return lengths
