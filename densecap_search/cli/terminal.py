@@ -80,7 +80,8 @@ def print_modes(report: ModesReport, mode: str = "all") -> None:
         if mode in ("all", name):
             r1, r10 = found.figures["R@1"], found.figures["R@10"]
             figures = [f"{found.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
-            rows.append([name, *figures, f"{found.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}", f"{r10.low:.1f}–{r10.high:.1f}"])
+            intervals = [f"{each.low:.1f}–{each.high:.1f}" for each in (r1, r10)]
+            rows.append([name, *figures, f"{found.median_rank:g}", *intervals])
     print_table(["text→image by", *PRINTED, "median rank", "R@1, 95 %", "R@10, 95 %"], rows)
     for name, differences in report.differences.items():
         if mode == "all":
