@@ -55,6 +55,10 @@ class RowCache:
             write_text(part.with_suffix(".keys"), "\n".join(keys))
         except OSError:
             part.unlink(missing_ok=True)  # a full or read-only disk costs speed, not the run
+            for key in keys:
+                self._place.pop(key, None)
+        else:
+            self._read(part.with_suffix(".keys"))  # the file in place of the memory
         self._new = []
 
     def _read(self, names: Path) -> None:

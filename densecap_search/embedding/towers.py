@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from densecap_search.model.encoder import DualEncoder, Tower
 from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.talk import SILENT, Talk
 
-IMAGE_BATCH = 32  # pictures in memory at once
 TEXT_BATCH = 64
+HEAD_BLOCK = 1024  # tower outputs that go through a head at once, and are held beside what is kept of them
+AHEAD = 32  # pictures decoded before they are asked for
+PASS = 32  # pictures that are worth making the tower ready for a pass
 
 
 @dataclass(frozen=True)
@@ -86,24 +89,38 @@ def image_rows(
     workers: int | None = None, talk: Talk = SILENT,
 ) -> TowerRows:
     """What the image tower hands to its head, for every record (read before) whose picture can be opened."""
+    rows, skipped, encoded = _of_images(encoder, records, _as_it_is, cached, workers, talk)
+    kept = tuple(sorted(rows))
+    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped, encoded)
+
+
+def _of_images(
+    encoder: DualEncoder, records: Sequence[Record], keep: Callable[[Array], Array], cached: bool,
+    workers: int | None, talk: Talk,
+) -> tuple[dict[int, Array], tuple[Skipped, ...], int]:
+    """Number of a record → what is kept of its tower outputs; files that cannot be opened; how many were encoded."""
     keys = [record.hash for record in records]
     reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
 
     def compute(missing: Sequence[int]) -> Iterator[_Computed]:
         paths = [records[row].image for row in missing]
-        for places, pixels, broken in pixel_batches(encoder, paths, IMAGE_BATCH, workers):
+        outputs_of = encoder.image_pass() if len(paths) >= PASS else partial(encoder.tower_outputs, "image")
+        for places, pixels, broken in pixel_batches(encoder, paths, encoder.image_batch, workers):
             reasons.update({skip.path: skip.reason for skip in broken})
-            outputs = encoder.tower_outputs("image", pixels).cpu().numpy() if places else np.empty((0, 0), np.float32)
+            outputs = outputs_of(pixels).cpu().numpy() if places else np.empty((0, 0), np.float32)
             yield _Computed([missing[place] for place in places], outputs, len(places) + len(broken))
 
-    rows, encoded = _rows(encoder, "image", keys, compute, cached, talk)
+    rows, encoded = _rows(encoder, "image", keys, compute, keep, cached, talk)
     reason_of = {record.hash: reasons[str(record.image)] for record in records if str(record.image) in reasons}
     skipped = tuple(
         Skipped(str(record.image), reason_of[key])
         for row, (record, key) in enumerate(zip(records, keys, strict=True)) if row not in rows
     )
-    kept = tuple(sorted(rows))
-    return TowerRows(_stack([rows[row] for row in kept]), kept, skipped, encoded)
+    return rows, skipped, encoded
+
+
+def _as_it_is(rows: Array) -> Array:
+    return rows
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,7 @@ def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = T
             ids = encoder.tokenize([unique[row] for row in block]).ids
             yield _Computed(list(block), encoder.tower_outputs("text", ids).cpu().numpy(), len(block))
 
-    rows, _ = _rows(encoder, "text", [hash_text(text) for text in unique], compute, cached, talk)
+    rows, _ = _rows(encoder, "text", [hash_text(text) for text in unique], compute, _as_it_is, cached, talk)
     number = {text: row for row, text in enumerate(unique)}
     return TextRows(_stack([rows[number[text]] for text in texts]), segments.counts, segments.truncation)
 
@@ -152,12 +169,15 @@ def embed_images(
     encoder: DualEncoder, records: Sequence[Record], *, cached: bool = True,
     workers: int | None = None, talk: Talk = SILENT,
 ) -> tuple[Embeddings, tuple[Skipped, ...]]:
-    """Unit vectors of every record (read before) whose picture can be opened, and the others with their reasons."""
-    found = image_rows(encoder, records, cached=cached, workers=workers, talk=talk)
-    kept = [records[row] for row in found.kept]
-    ids = tuple(record.image_id for record in kept)
-    vectors = heads_of(encoder, "image", found.rows)
-    return Embeddings(ids, vectors, tuple(record.hash for record in kept), found.encoded), found.skipped
+    """Unit vectors of every record (read before) whose picture can be opened, and the others with their reasons.
+
+    Tower outputs, which are several times as wide, are held for a block of pictures only.
+    """
+    rows, skipped, encoded = _of_images(encoder, records, partial(heads_of, encoder, "image"), cached, workers, talk)
+    kept = sorted(rows)
+    vectors = np.stack([rows[row] for row in kept]) if kept else np.empty((0, encoder.dim), np.float32)
+    ids = tuple(records[row].image_id for row in kept)
+    return Embeddings(ids, vectors, tuple(records[row].hash for row in kept), encoded), skipped
 
 
 def embed_segments(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
@@ -201,20 +221,24 @@ def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
 
 def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
                   ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
-    """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened)."""
+    """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened).
+
+    The pixels of all batches lie in the same memory: use them before the next batch is asked for. Memory of its own
+    for every batch leaves holes that grow with the number of pictures.
+    """
     places: list[int] = []
-    pixels: list[Tensor] = []
     broken: list[Skipped] = []
-    loaded = ahead(lambda path: read_pixels(encoder, path), paths, workers, window=2 * batch_size)
+    pixels = encoder.room_for(batch_size)
+    loaded = ahead(lambda path: read_pixels(encoder, path), paths, workers, window=max(AHEAD, 2 * batch_size))
     for place, result in enumerate(loaded):
         if isinstance(result, Skipped):
             broken.append(result)
         else:
+            pixels[len(places)] = result
             places.append(place)
-            pixels.append(result)
         if len(places) + len(broken) == batch_size or place == len(paths) - 1:
-            yield places, torch.stack(pixels) if pixels else torch.empty(0), broken
-            places, pixels, broken = [], [], []
+            yield places, pixels[: len(places)], broken
+            places, broken = [], []
 
 
 @dataclass(frozen=True)
@@ -240,27 +264,42 @@ def _row_cache(encoder: DualEncoder, tower: Tower, cached: bool) -> Iterator[Row
 
 def _rows(
     encoder: DualEncoder, tower: Tower, keys: Sequence[str],
-    compute: Callable[[Sequence[int]], Iterator[_Computed]], cached: bool, talk: Talk,
+    compute: Callable[[Sequence[int]], Iterator[_Computed]], keep: Callable[[Array], Array], cached: bool, talk: Talk,
 ) -> tuple[dict[int, Array], int]:
-    """Input number → row, for all that could be computed or found; and how many were computed."""
+    """Input number → row, for all that could be computed or found; and how many were computed.
+
+    keep: tower outputs [b, W] → the rows that are held of them [b, …].
+    """
     rows: dict[int, Array] = {}
+    waiting: dict[int, Array] = {}  # until there are enough for a pass through a head
+
+    def settle() -> None:
+        if waiting:
+            rows.update(zip(waiting, keep(np.stack(list(waiting.values()))), strict=True))
+            waiting.clear()
+
     encoded = 0
     first: dict[str, int] = {}
     with _row_cache(encoder, tower, cached) as cache:
         for number, key in enumerate(keys):
             if cache is not None and key in cache:
-                rows[number] = cache[key]
+                waiting[number] = cache[key]
+                if len(waiting) == HEAD_BLOCK:
+                    settle()
             else:
                 first.setdefault(key, number)
         missing = list(first.values())
         unit = "pictures" if tower == "image" else "captions"
         with talk.progress(f"encoding {unit}", len(missing), unit) if missing else _no_progress() as advance:
             for batch in compute(missing):
-                rows.update(zip(batch.numbers, batch.outputs, strict=True))
+                waiting.update(zip(batch.numbers, batch.outputs, strict=True))
+                if len(waiting) >= HEAD_BLOCK:
+                    settle()
                 if cache is not None and np.isfinite(batch.outputs).all():
                     cache.add([keys[number] for number in batch.numbers], batch.outputs)
                 encoded += len(batch.numbers)
                 advance(batch.tried)
+        settle()
     for number, key in enumerate(keys):  # the same content twice is computed once
         if number not in rows and first[key] in rows:
             rows[number] = rows[first[key]]

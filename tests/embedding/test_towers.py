@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import draw_photo, make_tiny
+from PIL import Image
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.embedding import towers as embeddings
-from densecap_search.embedding.cache import RowCache
+from densecap_search.embedding.cache import FLUSH_ROWS, RowCache
 from densecap_search.embedding.content import ahead, read_contents
-from densecap_search.embedding.towers import embed_images, embed_texts
+from densecap_search.embedding.towers import embed_images, embed_texts, pixel_batches
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.talk import Talk
@@ -144,3 +145,25 @@ def test_progress_counts_every_input_once_broken_and_double_ones_too(photos: Pat
     again, _ = embed_images(tiny, records, talk=talk)
     assert (len(again.image_ids), again.encoded) == (55, 0)
     assert seen[2] == ["encoding pictures", 1, 1]  # the broken one is tried again
+
+
+def test_rows_that_are_on_the_disk_are_no_longer_held_in_memory(tmp_path: Path):
+    cache = RowCache(tmp_path)
+    cache.add([f"{number}" for number in range(FLUSH_ROWS)], np.arange(FLUSH_ROWS * 2, dtype=np.float32).reshape(-1, 2))
+    assert isinstance(cache["3"].base, np.memmap) or isinstance(cache["3"], np.memmap)
+    assert cache["3"].tolist() == [6.0, 7.0]
+
+
+def test_all_batches_of_pictures_lie_in_the_same_memory(tiny, collection):
+    paths = [record.image for record in collection.records]
+    places = [pixels.untyped_storage().data_ptr() for _, pixels, _ in pixel_batches(tiny, paths, 5, 0)]
+    assert len(places) == 5  # of 24 pictures
+    assert len(set(places)) == 1
+
+
+def test_vectors_of_many_pictures_are_those_of_one_at_a_time(tiny, collection):
+    records, _ = read_contents(collection.records)
+    embeddings, _ = embed_images(tiny, records, cached=False)
+    for record, vector in zip(records, embeddings.vectors, strict=True):
+        alone = tiny.encode_image(tiny.preprocess(Image.open(record.image).convert("RGB"))[None])[0]
+        assert float(alone.detach().numpy() @ vector) >= 0.999999
