@@ -30,6 +30,8 @@ from densecap_search.files import json_text
 @resize_option
 @max_pixels_option
 @click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
+@click.option("--gallery", type=click.Choice(["split", "all"]), default="split", show_default=True,
+              help="What is searched: the pictures of the split, or all, as an index of the collection has them.")
 @click.option("--slice", "slices", multiple=True, metavar="COLUMN",
               help="Also by words, truncated, hardness, or a column of the table. May be given again.")
 @click.option("--index", "index_folder", type=click.Path(path_type=Path, file_okay=False),
@@ -42,35 +44,36 @@ from densecap_search.files import json_text
 @click.option("--protocol", type=click.Choice(["captions", "halves"]), default=None,
               help="What asks where captions are searched: the first of several captions, or every other sentence; the "
               "rest is what is found. Default: what fits the collection.")
-@click.option("--gallery", type=click.Choice(["split", "all"]), default="split", show_default=True,
-              help="With --protocol: among the pictures of the split, or of the whole collection.")
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="fp32", show_default=True)
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
 @click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
-def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, reading:
-             config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None, max_pixels: int |
-             None, split: str, slices: tuple[str, ...], index_folder: Path | None, retain: Path | None, mode: str |
-             None, protocol: str | None, gallery: str, precision: str, report: Path | None, per_query: Path | None,
-             as_json: bool) -> None:
+def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+             reading: config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None,
+             max_pixels: int | None, split: str, gallery: str, slices: tuple[str, ...], index_folder: Path | None,
+             retain: Path | None, mode: str | None, protocol: str | None, precision: str, report: Path | None,
+             per_query: Path | None, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
     densecap evaluate photos/ --model runs/mine
     densecap evaluate table.csv --model runs/mine --against starter --split val,test
     densecap evaluate table.csv --model runs/mine --against starter --report report.html --per-query queries.csv
+    densecap evaluate table.csv --model runs/mine --gallery all
     densecap evaluate table.csv --model runs/mine --slice words --slice place
     densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
     densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
     densecap evaluate table.csv --model starter --split all --protocol halves
     """
-    by_captions = protocol is not None or mode not in (None, "image") or gallery != "split"
+    by_captions = protocol is not None or mode not in (None, "image")
     if by_captions and (slices or index_folder or retain or report or per_query):
         raise click.UsageError("--protocol and --mode print their own table: leave out --slice, --index, --retain, "
                                "--report and --per-query")
     for path, suffixes in ((report, (".html", ".md")), (per_query, (".csv",))):
         if path and path.suffix.lower() not in suffixes:
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
+    if retain and gallery == "all":
+        raise click.UsageError("--retain compares within the splits; leave out --gallery all, or ask for it apart")
     models = [named_model(None, model_name, pretrained, arch, resize),
               *(config.ModelConfig(name).resolved() for name in against)]
     found = read(collection, reading)
@@ -100,11 +103,11 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
 
     outcome = run_evaluation(
         found, models, device=device, precision=precision,
-        splits=wanted, index=index_folder,
+        splits=wanted, index=index_folder, gallery=gallery,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
         talk=terminal_talk(), retain=retained,
     )
-    tell_skipped(outcome.reports[0].skipped)
+    tell_skipped(outcome.reports[0].skipped[len(found.skipped):])
     if report:
         write_report(report, outcome)
         click.echo(f"The report is {report}", err=True)

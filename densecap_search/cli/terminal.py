@@ -47,15 +47,16 @@ def tell_skipped(skipped: Sequence[Skipped]) -> None:
 
 def print_reports(reports: Sequence[Report], names: Sequence[str]) -> None:
     first = reports[0]
-    click.echo(f"{first.collection}, split {', '.join(first.splits)}: {first.text_to_image.gallery} pictures, "
-               f"{first.image_to_text.gallery} captions; {first.rule}.")
+    click.echo(f"{first.collection}, split {', '.join(first.splits)}: {first.image_to_text.queries} pictures, "
+               f"{first.text_to_image.queries} captions{first.gallery_words}; {first.rule}.")
     rows = []
     for report, name in zip(reports, names, strict=True):
         for direction, label in ((report.text_to_image, "text→image"), (report.image_to_text, "image→text")):
             figures = [f"{direction.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
             r1 = direction.figures["R@1"]
-            rows.append([name, label, *figures, f"{direction.median_rank:g}", f"{r1.low:.1f}–{r1.high:.1f}"])
-    print_table(["model", "direction", *PRINTED, "median rank", "R@1, 95 % interval"], rows)
+            rows.append([name, label, str(direction.gallery), *figures, f"{direction.median_rank:g}",
+                         f"{r1.low:.1f}–{r1.high:.1f}"])
+    print_table(["model", "direction", "gallery", *PRINTED, "median rank", "R@1, 95 % interval"], rows)
     for report, name in zip(reports, names, strict=True):
         notes = [str(report.truncation)]
         ties = report.text_to_image.ties + report.image_to_text.ties

@@ -134,6 +134,11 @@ class TextRows:
     counts: Ints
     truncation: Truncation
 
+    def followed_by(self, more: TextRows) -> TextRows:
+        """These and then others, of which the truncation is not counted."""
+        return TextRows(np.concatenate([self.rows, more.rows]), np.concatenate([self.counts, more.counts]),
+                        self.truncation)
+
 
 def text_rows(encoder: DualEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT) -> TextRows:
     """What the text tower hands to its head for every segment of the captions."""

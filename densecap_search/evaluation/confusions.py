@@ -28,8 +28,8 @@ class Confusion:
     wanted_score: float
     found_score: float
     wanted_caption: str
-    found_caption: str
-    caption_cosine: float
+    found_caption: str  # empty where a picture without captions came first
+    caption_cosine: float | None
     wanted_image: str
     found_image: str
 
@@ -45,7 +45,7 @@ def text_confusions(pairs: Pairs, ranks: Ranks, limit: int = SHOWN) -> list[Conf
     for query in _worst(ranks, limit):
         right, first = int(pairs.owner[query]), int(ranks.first[query])
         cosines = pairs.text[captions_of[first]] @ pairs.text[query]
-        nearest = captions_of[first][int(cosines.argmax())]
+        nearest = int(captions_of[first][cosines.argmax()]) if len(cosines) else None
         found.append(_confusion(pairs, ranks, query, right, first, query, nearest))
     return found
 
@@ -68,11 +68,12 @@ def _captions_of(pairs: Pairs) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
     return np.split(np.arange(len(pairs.captions)), borders[:-1])
 
 
-def _confusion(pairs: Pairs, ranks: Ranks, query: int, right: int, first: int, right_caption: int, first_caption: int
-               ) -> Confusion:
+def _confusion(pairs: Pairs, ranks: Ranks, query: int, right: int, first: int, right_caption: int,
+               first_caption: int | None) -> Confusion:
     wanted, found = pairs.records[right], pairs.records[first]
+    cosine = None if first_caption is None else float(pairs.text[right_caption] @ pairs.text[first_caption])
     return Confusion(
         query + 1, float(ranks.rank[query]), wanted.image_id, found.image_id, float(ranks.right_score[query]),
-        float(ranks.first_score[query]), pairs.captions[right_caption], pairs.captions[first_caption],
-        float(pairs.text[right_caption] @ pairs.text[first_caption]), str(wanted.image), str(found.image),
+        float(ranks.first_score[query]), pairs.captions[right_caption],
+        "" if first_caption is None else pairs.captions[first_caption], cosine, str(wanted.image), str(found.image),
     )

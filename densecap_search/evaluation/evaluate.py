@@ -77,6 +77,7 @@ class Report:
     trained_on: int = 0
     slices: tuple[Slice, ...] = ()
     rule: str = RULE
+    gallery: str = "split"  # or all: the galleries hold the whole collection
     parts: tuple[Parts, ...] = field(default=(), compare=False, repr=False)  # which queries are in which slice
     pairs: Pairs | None = field(default=None, compare=False, repr=False)  # what the ranks came from
 
@@ -84,11 +85,17 @@ class Report:
         """The shape that scripts read."""
         return {
             "model": self.model, "fingerprint": self.fingerprint, "precision": self.precision,
-            "collection": self.collection, "splits": list(self.splits), "rule": self.rule, "ranking": RANKING,
+            "collection": self.collection, "splits": list(self.splits), "gallery": self.gallery,
+            "rule": self.rule, "ranking": RANKING,
             "truncated": asdict(self.truncation), "skipped": len(self.skipped), "trained_on": self.trained_on,
             "text_to_image": self.text_to_image.as_json(), "image_to_text": self.image_to_text.as_json(),
             **({"slices": [each.as_json() for each in self.slices]} if self.slices else {}),
         }
+
+    @property
+    def gallery_words(self) -> str:
+        """What is to be said of galleries that hold more than what is asked."""
+        return ", which search the whole collection" if self.gallery == "all" else ""
 
     def directions(self) -> dict[str, Direction]:
         """By their names in the JSON."""
@@ -97,32 +104,37 @@ class Report:
 
 def evaluate(
     encoder: DualEncoder, records: Sequence[Record], *, model: str, collection: str, splits: Sequence[str],
-    trained: frozenset[str] = frozenset(), workers: int | None = None,
-    slices: Sequence[str] | Sequence[Parts] = (), talk: Talk = SILENT,
+    trained: frozenset[str] = frozenset(), workers: int | None = None, others: Sequence[Record] = (),
+    skipped: Sequence[Skipped] = (), slices: Sequence[str] | Sequence[Parts] = (), talk: Talk = SILENT,
 ) -> Report:
     """Retrieval among the captioned records, in both directions, by exact cosine in float32.
 
     trained: content hashes of the pictures that the model was trained on; those among the records are counted.
-    Records that carry their content are not read again.
+    Records that carry their content are not read again. others: records that are only in the galleries. skipped: what
+    was left out before, and is to be told with the rest.
     slices: by what the queries are also measured in parts (:func:`part_queries`), or the parts of another report.
     """
-    readable, unreadable = read_contents(records, talk=talk, workers=workers)
+    readable, unreadable = read_contents([*records, *others], talk=talk, workers=workers)
     embeddings, broken = embed_images(encoder, readable, workers=workers, talk=talk)
-    skipped = (*unreadable, *broken)
     kept = in_order(readable, embeddings.image_ids)
-    if not kept:
+    asked = len({record.image_id for record in records} & set(embeddings.image_ids))
+    if not asked:
+        first = next(iter((*unreadable, *broken)), None)
         raise CollectionError(f"{collection}: none of the {len(records)} pictures could be opened"
-                              + (f"; the first: {skipped[0]}" if skipped else ""))
-    text = embed_queries(encoder, [caption for record in kept for caption in record.captions], talk=talk)
-    pairs = Pairs.of(kept, embeddings.vectors, text)
+                              + (f"; the first: {first}" if first else ""))
+    text = embed_queries(encoder, [caption for record in kept[:asked] for caption in record.captions], talk=talk)
+    if more := [caption for record in kept[asked:] for caption in record.captions]:
+        text = text.followed_by(embed_queries(encoder, more, talk=talk))
+    pairs = Pairs.of(kept, embeddings.vectors, text, asked)
     parts = _parts(encoder, pairs, slices)
     text_ranks, image_ranks = pairs.text_to_image(), pairs.image_to_text()
     return Report(
         model, encoder.fingerprint(), encoder.precision, collection, tuple(splits), text.truncation,
-        text_to_image=Direction.of(text_ranks, pairs.picture[pairs.owner], len(kept)),
-        image_to_text=Direction.of(image_ranks, pairs.picture, len(pairs.captions)),
-        skipped=skipped, trained_on=sum(record.hash in trained for record in kept),
+        text_to_image=Direction.of(text_ranks, pairs.query_pictures, len(kept)),
+        image_to_text=Direction.of(image_ranks, pairs.picture[:asked], len(pairs.captions)),
+        skipped=(*skipped, *unreadable, *broken), trained_on=sum(record.hash in trained for record in kept[:asked]),
         slices=measure_parts(parts, pairs, text_ranks, image_ranks), parts=parts, pairs=pairs,
+        gallery="all" if others else "split",
     )
 
 

@@ -51,7 +51,7 @@ def measure_index(index: ImageIndex, pairs: Pairs, name: str, fingerprint: str) 
     if not relevance.counts.any():
         raise IndexMismatch(f"{index.folder} holds none of the pictures that are evaluated; build it from the same "
                             "collection with `densecap index`")
-    rows, counts = pairs.segments.rows, pairs.segments.counts
+    rows, counts = pairs.query_segments
     exact = rank_queries(rows, index.vectors(), relevance, depth=1, query_counts=counts)
     found = index.search(rows, max(RECALLS))
     best = [best_of(found[end - count:end], max(RECALLS)) for count, end in zip(counts, np.cumsum(counts), strict=True)]
@@ -82,16 +82,16 @@ def _relevance(index: ImageIndex, pairs: Pairs) -> Relevance:
     for caption, picture in zip(pairs.caption.tolist(), pairs.picture[pairs.owner].tolist(), strict=True):
         wanted.setdefault(caption, set()).add(picture)
     return Relevance.of_columns([sorted(row for number in wanted[caption] for row in rows_of.get(number, ()))
-                                 for caption in pairs.caption.tolist()])
+                                 for caption in pairs.caption[: len(pairs.queries)].tolist()])
 
 
 def _exact_rows(pairs: Pairs, index: ImageIndex) -> list[set[int]]:
-    vectors, counts = index.vectors(), pairs.segments.counts
+    vectors, (all_segments, counts) = index.vectors(), pairs.query_segments
     begins = np.concatenate([[0], np.cumsum(counts)])
     rows: list[set[int]] = []
     for start in range(0, len(counts), 256):
         own = counts[start:start + 256]
-        segments = pairs.segments.rows[begins[start]:begins[start] + own.sum()]
+        segments = all_segments[begins[start]:begins[start] + own.sum()]
         scores = best_of_rows(segments @ vectors.T, own, axis=0)
         rows.extend(set(row.tolist()) for row in np.argsort(-scores, axis=1, kind="stable")[:, :NEIGHBOURS])
     return rows

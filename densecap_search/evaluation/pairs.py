@@ -33,6 +33,7 @@ class Pairs:
     owner [Q]: the picture that each caption was written for. picture [N], caption [Q]: equal numbers are the same
     picture, the same caption. A picture is a right answer to a caption if the caption was written for it, for the
     same picture, or if the identical caption was; and the other way round.
+    asked: the first so many pictures, and their captions, are the queries; the others are only in the galleries.
     """
 
     records: tuple[Record, ...]
@@ -43,35 +44,54 @@ class Pairs:
     picture: Ints
     caption: Ints
     segments: TextRows
+    asked: int
 
     @classmethod
-    def of(cls, records: Sequence[Record], image: Array, text: TextRows) -> Pairs:
-        """records: those of the rows of image; text: what their captions are ranked by, in their order."""
+    def of(cls, records: Sequence[Record], image: Array, text: TextRows, asked: int | None = None) -> Pairs:
+        """records: those of the rows of image; text: what their captions are ranked by, in their order; asked: or all.
+        """
         captions = tuple(caption for record in records for caption in record.captions)
         owner = np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
         seen: dict[str, int] = {}
         same = np.array([seen.setdefault(caption.strip(), len(seen)) for caption in captions], np.int64)
         picture = np.array(picture_numbers(records), np.int64)
-        return cls(tuple(records), captions, image, mean_of(text.rows, text.counts), owner, picture, same, text)
+        return cls(tuple(records), captions, image, mean_of(text.rows, text.counts), owner, picture, same, text,
+                   len(records) if asked is None else asked)
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The captions that are asked."""
+        return self.captions[: int(np.searchsorted(self.owner, self.asked))]
+
+    @property
+    def query_segments(self) -> tuple[Array, Ints]:
+        """What these are ranked by: rows [S, D], and how many each caption has."""
+        counts = self.segments.counts[: len(self.queries)]
+        return self.segments.rows[: counts.sum()], counts
+
+    @property
+    def query_pictures(self) -> Ints:
+        """The picture number of each caption that is asked."""
+        return self.picture[self.owner[: len(self.queries)]]
 
     @cached_property
     def pictures_of_captions(self) -> Relevance:
-        """The right pictures of each caption."""
-        return _related(self.caption, self.picture[self.owner], self.caption, self.picture)
+        """The right pictures of each caption that is asked."""
+        return _related(self.caption, self.picture[self.owner], self.caption[: len(self.queries)], self.picture)
 
     @cached_property
     def captions_of_pictures(self) -> Relevance:
-        """The right captions of each picture."""
-        return _related(self.picture[self.owner], self.caption, self.picture, self.caption)
+        """The right captions of each picture that is asked."""
+        return _related(self.picture[self.owner], self.caption, self.picture[: self.asked], self.caption)
 
     def text_to_image(self, depth: int = DEPTH) -> Ranks:
         """Where each caption's pictures stand among the pictures."""
-        return rank_queries(self.segments.rows, self.image, self.pictures_of_captions, depth=depth,
-                            query_counts=self.segments.counts)
+        rows, counts = self.query_segments
+        return rank_queries(rows, self.image, self.pictures_of_captions, depth=depth, query_counts=counts)
 
     def image_to_text(self, depth: int = DEPTH) -> Ranks:
         """Where each picture's captions stand among the captions."""
-        return rank_queries(self.image, self.segments.rows, self.captions_of_pictures, depth=depth,
+        return rank_queries(self.image[: self.asked], self.segments.rows, self.captions_of_pictures, depth=depth,
                             gallery_counts=self.segments.counts)
 
     def mean_figures(self) -> dict[str, dict[str, float]]:

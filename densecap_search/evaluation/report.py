@@ -63,7 +63,8 @@ def as_markdown(outcome: Outcome) -> str:
         if section.confusions:
             header = ("query", "wanted", "came first", "caption wanted", "caption that came first", "their cosine")
             rows = [(str(each.query), each.wanted, each.found, each.wanted_caption, each.found_caption,
-                     f"{each.caption_cosine:.3f}") for each in section.confusions]
+                     "–" if each.caption_cosine is None else f"{each.caption_cosine:.3f}")
+                    for each in section.confusions]
         if rows:
             lines = [header, tuple("---" if column < section.words else "---:" for column in range(len(header))), *rows]
             parts.append("\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines))
@@ -112,7 +113,7 @@ def _measured(outcome: Outcome, names: Sequence[str]) -> Section:
             for name, report in zip(names, outcome.reports, strict=True)]
     text = (f"{first.collection}, split {', '.join(first.splits)}: {first.text_to_image.queries} captions search "
             f"{first.text_to_image.gallery} pictures (text→image), and {first.image_to_text.queries} pictures search "
-            f"{first.image_to_text.gallery} captions (image→text). Rule: {first.rule}.")
+            f"{first.image_to_text.gallery} captions (image→text){first.gallery_words}. Rule: {first.rule}.")
     return Section("What was measured", (text,), ("model", "encoder", "truncation", "trained on", "ties t→i / i→t",
                                                   "skipped"), tuple(rows), words=3)
 

@@ -59,13 +59,13 @@ def part_queries(encoder: DualEncoder, pairs: Pairs, names: Sequence[str]) -> tu
     for name in dict.fromkeys(names):
         if name in BUILT_IN:
             values, describe = BUILT_IN[name](encoder, pairs)
-            most = np.full(len(pairs.records), -np.inf)
-            np.maximum.at(most, pairs.owner, values)
+            most = np.full(pairs.asked, -np.inf)
+            np.maximum.at(most, pairs.owner[: len(values)], values)
             order, captions = describe(values)
             pictures = describe(most)[1]
         else:
-            order, pictures = _column(pairs.records, name)
-            captions = [pictures[owner] for owner in pairs.owner]
+            order, pictures = _column(pairs.records[: pairs.asked], name)
+            captions = [pictures[owner] for owner in pairs.owner[: len(pairs.queries)]]
         parts.append(Parts(name, order, captions, pictures))
     return tuple(parts)
 
@@ -74,8 +74,8 @@ def measure_parts(parts: Sequence[Parts], pairs: Pairs, text_ranks: Ranks, image
     """The figures of every part, in both directions."""
     return tuple(
         _measure(each.by, label, {
-            "text_to_image": (text_ranks, np.array(each.captions), pairs.picture[pairs.owner], len(pairs.records)),
-            "image_to_text": (image_ranks, np.array(each.pictures), pairs.picture, len(pairs.captions)),
+            "text_to_image": (text_ranks, np.array(each.captions), pairs.query_pictures, len(pairs.records)),
+            "image_to_text": (image_ranks, np.array(each.pictures), pairs.picture[: pairs.asked], len(pairs.captions)),
         })
         for each in parts for label in each.order
     )
@@ -97,14 +97,14 @@ Describe = Callable[[Floats], tuple[Labels, Labels]]  # a number a query → the
 
 def _words(encoder: DualEncoder, pairs: Pairs) -> tuple[Floats, Describe]:
     """Caption length in words, in three parts of like size."""
-    counts = np.array([len(caption.split()) for caption in pairs.captions], np.float64)
+    counts = np.array([len(caption.split()) for caption in pairs.queries], np.float64)
     return counts, _thirds(counts, ("up to {high:g} words", "{low:g} to {high:g} words", "{low:g} words and more"))
 
 
 def _truncated(encoder: DualEncoder, pairs: Pairs) -> tuple[Floats, Describe]:
     """Whether the caption is longer than the window, which then cuts it or has it in parts."""
-    lengths = [length for start in range(0, len(pairs.captions), 1024)
-               for length in encoder.tokenize(pairs.captions[start:start + 1024]).lengths]
+    lengths = [length for start in range(0, len(pairs.queries), 1024)
+               for length in encoder.tokenize(pairs.queries[start:start + 1024]).lengths]
     window = f"the window of {encoder.context_length} tokens"
     whole = f"read whole by {window}"
     cut = f"cut by {window}" if encoder.spec.long_text == "cut" else f"split, longer than {window}"
@@ -128,11 +128,12 @@ BUILT_IN: Mapping[str, Callable[[DualEncoder, Pairs], tuple[Floats, Describe]]] 
 
 
 def hardest_companion(pairs: Pairs) -> Floats:
-    """Of each caption [Q], the highest cosine with a caption that does not belong to it; -1 where there is none."""
-    hardest = np.empty(len(pairs.captions))
+    """Of each caption that is asked, the highest cosine with a caption that does not belong to it; -1 where there is
+    none."""
+    hardest = np.empty(len(pairs.queries))
     pictures, step = pairs.picture[pairs.owner], max(1, BLOCK_SCORES // len(pairs.captions))
     for start in range(0, len(hardest), step):
-        block = slice(start, start + step)
+        block = slice(start, min(start + step, len(hardest)))
         same = (pictures[block, None] == pictures) | (pairs.caption[block, None] == pairs.caption)
         hardest[block] = np.where(same, -1.0, pairs.text[block] @ pairs.text.T).max(axis=1)
     return hardest

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from densecap_search.collection.records import Collection, Record
+from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import select_splits
 from densecap_search.config import ModelConfig, load_config
-from densecap_search.embedding.content import with_contents
+from densecap_search.embedding.content import read_contents, with_contents
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare_reports
 from densecap_search.evaluation.evaluate import Report, evaluate
@@ -34,17 +34,20 @@ class _Set:
     collection: str
     splits: tuple[str, ...]
     records: tuple[Record, ...]
+    skipped: tuple[Skipped, ...]  # of the collection: rows without a picture, and others that could not be read
+    others: tuple[Record, ...] = ()  # that are only in the galleries
 
 
 def run_evaluation(
     collection: Collection, models: Sequence[ModelConfig], *, splits: Sequence[str], precision: str = "fp32",
     device: str = "auto", long_text: str | None = None, max_pixels: int | None = None, slices: Sequence[str] = (),
-    index: Path | None = None, retain: Collection | None = None, talk: Talk,
+    gallery: str = "split", index: Path | None = None, retain: Collection | None = None, talk: Talk,
 ) -> Outcome:
     """Measure the first model, compare it with the others, and see what it does to an index or another collection.
 
     splits: names, or ``all``; a run's own splits go before the table's. index: a folder that the first model built.
     long_text, max_pixels: as for load_encoder, for all models.
+    gallery: ``all``: the galleries hold the whole collection, as an index of it would; queries are those of the splits.
     retain: also measured with the first model and with the one before it (the second one, or what its run began with).
     """
     if long_text:
@@ -52,6 +55,8 @@ def run_evaluation(
     before = None if retain is None else _model_before(models)
     load = partial(load_encoder, device=device, precision=precision, max_pixels=max_pixels)
     chosen = _choose(collection, models, splits, talk)
+    if gallery == "all":
+        chosen = _with_others(chosen, collection, talk)
     reports: list[Report] = []
     found_index = None
     for model in models:
@@ -101,18 +106,26 @@ def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Seque
     if len(same) < len(made):
         talk.say(f"{len(made) - len(same)} of the {len(made)} pictures that the run split are not here or have changed")
     records = select_splits(collection, splits, same)
-    return _read_set(collection.name, tuple(splits), records, talk)
+    return _read_set(collection, tuple(splits), records, talk)
 
 
-def _read_set(name: str, splits: tuple[str, ...], records: tuple[Record, ...], talk: Talk) -> _Set:
-    return _Set(name, splits, with_contents(Collection(name, records), talk=talk).records)
+def _read_set(of: Collection, splits: tuple[str, ...], records: tuple[Record, ...], talk: Talk) -> _Set:
+    return _Set(of.name, splits, with_contents(Collection(of.name, records), talk=talk).records, of.skipped)
+
+
+def _with_others(chosen: _Set, collection: Collection, talk: Talk) -> _Set:
+    """Every other picture of the collection beside those that are asked."""
+    asked = {record.image_id for record in chosen.records}
+    others, unreadable = read_contents([each for each in collection.records if each.image_id not in asked], talk=talk)
+    return replace(chosen, others=tuple(others), skipped=(*chosen.skipped, *unreadable))
 
 
 def _measure(encoder: DualEncoder, model: ModelConfig, chosen: _Set, slices: Sequence[str] | Sequence[Parts], talk: Talk
              ) -> Report:
     _, trained = read_splits(Path(model.name))
     return evaluate(encoder, chosen.records, model=model.name, collection=chosen.collection,
-                    splits=chosen.splits, trained=trained, slices=slices, talk=talk)
+                    splits=chosen.splits, trained=trained, others=chosen.others, skipped=chosen.skipped,
+                    slices=slices, talk=talk)
 
 
 def _model_before(models: Sequence[ModelConfig]) -> ModelConfig:
@@ -145,7 +158,7 @@ def _kept_set(retain: Collection, splits: tuple[str, ...], talk: Talk) -> _Set:
         records, splits = retain.captioned, ("all",)
     if not records:
         raise CollectionError(f"{retain.name} has no picture with a caption: nothing to retain")
-    return _read_set(retain.name, splits, records, talk)
+    return _read_set(retain, splits, records, talk)
 
 
 def _mixtures(encoder: DualEncoder, old: DualEncoder, target: _Set, kept: _Set, talk: Talk) -> Mixtures | None:

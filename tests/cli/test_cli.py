@@ -298,6 +298,23 @@ def test_what_a_run_with_its_own_splits_is_tested_on_was_not_trained_on(photos: 
     assert other["text_to_image"]["queries"] == 8  # a model that was trained on none of them: as the table says
 
 
+def test_the_gallery_is_told_and_may_be_all_pictures_and_missing_rows_count_as_skipped(photos: Path, tiny_run: Path, tmp_path: Path):
+    rows = [{"image": str(path), "caption": path.with_suffix(".txt").read_text(), "split": "test" if number < 5 else "train"}
+            for number, path in enumerate(sorted(photos.glob("*.png")))]
+    rows.append({"image": "gone.png", "caption": "Not there.", "split": "train"})
+    (photos / "yellow-right-box.png").write_bytes(b"broken")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["evaluate", tmp_path / "t.jsonl", "--model", tiny_run]
+    small, large = (json.loads(run(*words, "--gallery", name, "--json").stdout) for name in ("split", "all"))
+    assert [(found["gallery"], found["text_to_image"]["queries"], found["text_to_image"]["gallery"], found["skipped"])
+            for found in (small, large)] == [("split", 5, 5, 1), ("all", 5, 23, 2)]
+    assert large["text_to_image"]["mean_rank"]["value"] > small["text_to_image"]["mean_rank"]["value"]
+    output = run(*words, "--gallery", "all").output
+    assert re.search(r"text→image +23 ", output)
+    assert "5 captions, which search the whole collection" in output
+    assert run(*words, "--gallery", "all", "--retain", photos, code=2)
+
+
 def test_retention_is_measured_from_any_folder(photos: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(tiny_run, tmp_path / "models" / "tiny")
     monkeypatch.chdir(tmp_path)

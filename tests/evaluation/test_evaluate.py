@@ -10,12 +10,16 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.collection.records import Skipped
 from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import read_pixels
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare
 from densecap_search.evaluation.confusions import image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import evaluate
+from densecap_search.evaluation.outcome import Outcome
+from densecap_search.evaluation.per_query import per_query_rows
+from densecap_search.evaluation.report import as_markdown
 from densecap_search.evaluation.slices import hardest_companion
 
 
@@ -122,6 +126,28 @@ def test_slices_part_the_queries_and_their_mean_is_the_whole(collection, tiny):
     assert [(part.label, part.queries["text_to_image"]) for part in by["kind"]] == [("ball", 12), ("box", 12)]
     assert [part.label for part in by["year"]] == ["up to 1907", "1908 to 1915", "1916 and more"]
     assert report.as_json()["slices"][0]["text_to_image"]["queries"] == 8
+
+
+def test_queries_of_a_split_search_all_pictures_where_these_are_the_gallery(collection, tiny):
+    order = [*collection.records[4:9], *collection.records[:4], *collection.records[9:]]
+    asked, others = order[:5], order[5:]
+    bare = replace(others[-1], captions=())  # a picture without a caption is found, too
+    options = {"model": "tiny", "collection": "photos", "splits": ["test"], "slices": ("words", "hardness")}
+    report = evaluate(tiny, asked, others=[*others[:-1], bare], skipped=[Skipped("gone.png", "no such file", 7)], **options)
+    assert (report.gallery, report.text_to_image.queries, report.text_to_image.gallery) == ("all", 5, 24)
+    assert (report.image_to_text.queries, report.image_to_text.gallery, report.as_json()["skipped"]) == (5, 23, 1)
+    whole = evaluate(tiny, order, **options)
+    assert report.text_to_image.ranks.rank.tolist() == whole.text_to_image.ranks.rank[:5].tolist()
+    scores = report.pairs.image[:5] @ report.pairs.text.T  # [5, 23]: each picture's own caption has its number
+    assert report.image_to_text.ranks.rank.tolist() == [
+        1 + sum(score > row[number] for score in row) for number, row in enumerate(scores.tolist())]
+    assert sum(part.queries["text_to_image"] for part in report.slices if part.by == "hardness") == 5
+    assert len(list(per_query_rows([report]))) == 10
+    for confusion in text_confusions(report.pairs, report.text_to_image.ranks):
+        assert (confusion.caption_cosine is None) == (confusion.found == bare.image_id)
+    text = as_markdown(Outcome((report,)))
+    assert "5 captions search 24 pictures (text→image), and 5 pictures search 23 captions" in text
+    assert evaluate(tiny, asked, **options).gallery == "split"
 
 
 def test_hardness_is_the_cosine_of_the_most_similar_caption_of_another_picture(collection, tiny):

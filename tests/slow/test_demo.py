@@ -32,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def recall_at_1(output: str, model: str) -> float:
     (line,) = [line for line in output.splitlines() if line.startswith(f"{model} ") and "text→image" in line]
-    return float(line.split()[2])
+    return float(line.split()[3])  # after the model, the direction and the size of the gallery
 
 
 def test_fine_tuning_at_least_doubles_recall_on_unseen_bursts(demo):
