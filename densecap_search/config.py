@@ -17,8 +17,9 @@ import yaml
 
 from densecap_search.errors import ConfigError
 
-OBJECTIVE_NAMES = ("info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
+OBJECTIVE_NAMES = ("auto", "info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
 INDEX_NAMES = ("flat", "hnsw", "ivf", "ivfpq", "sq8", "fp16")
+MARGIN_KEYS = frozenset({"train.gamma", "train.gamma_warmup", "train.similarity", "train.guard"})  # mean hn_clip
 SIMILARITIES = ("live", "frozen", "centred")
 BATCHES = ("random", "neighbours")
 TUNE_MODES = ("full", "heads", "last", "lora", "dora")
@@ -27,7 +28,7 @@ RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's s
 LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PUBLISHED_AS = ("open_clip", "onnx", "immich")
+PUBLISHED_AS = ("open_clip", "huggingface", "sentence-transformers", "onnx", "immich")
 DTYPES = ("fp32", "fp16", "int8")  # of published weights
 STARTER = "starter"  # the name of the embedded model
 
@@ -114,7 +115,7 @@ class ModelConfig:
 class TrainConfig:
     """How to train. None means: the value of TUNE_DEFAULTS for this tune mode."""
 
-    objective: str = "hn_clip"
+    objective: str = "auto"  # or a key of OBJECTIVES; auto: chosen by evidence before training, and then written here
     gamma: float = 0.5  # cosine units per unit of caption similarity
     gamma_warmup: float = 0.0  # share of all steps in which gamma rises from 0
     similarity: str = "live"  # hn_clip's Ḡ: live, frozen (the text tower before training) or centred
@@ -184,6 +185,9 @@ def load_config(file: Path | None = None, overrides: Sequence[tuple[str, Any]] =
     config = _build(RunConfig, tree, "")
     for key, value in overrides:
         config = _replace(config, key.split("."), value, key)
+    named = {f"train.{key}" for key in (tree.get("train") or ())} | {key for key, _ in overrides}
+    if "train.objective" not in named and named & MARGIN_KEYS:
+        config = _replace(config, ["train", "objective"], "hn_clip", "train.objective")
     return check(config)
 
 

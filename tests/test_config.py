@@ -48,7 +48,7 @@ def test_a_tune_mode_is_a_word_and_perhaps_a_number():
     ("train: {epochs: 1.5}", "train.epochs must be a whole number, not 1.5"),
     ("train: {gamma: yes}", "train.gamma must be a number, not True"),
     ("train: {gamma: .nan}", "train.gamma must be from 0 to 10, not nan"),
-    ("train: {objective: clip}", "train.objective must be one of info_nce, hn_clip, constant_margin, label_smoothing, siglip, not 'clip'"),
+    ("train: {objective: clip}", "train.objective must be one of auto, info_nce, hn_clip, constant_margin, label_smoothing, siglip, not 'clip'"),
     ("train: {tune: all}", "train.tune must be one of full, heads, last:N, lora, dora, not 'all'"),
     ("train: {tune: 'lora:8'}", "train.tune must be one of full, heads, last:N, lora, dora, not 'lora:8'"),
     ("train: {tune: last}", "train.tune: last takes a number of blocks, 1 or more, as in last:2, not 'last'"),

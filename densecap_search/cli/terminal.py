@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from densecap_search.evaluation.outcome import Outcome
     from densecap_search.inspection.inspect import Inspection
     from densecap_search.retrieval.searcher import Hit
+    from densecap_search.training.choice import Choice
 
 LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
 STARTED = "densecap.started"  # in the context of the command line: time.monotonic() when it was called
@@ -155,6 +156,18 @@ def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
     print_table(["validation", *(f"{arrow} {metric}" for arrow in ("t→i", "i→t") for metric in metrics)],
            [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
                      for metric in metrics)] for name, figures in rows])
+
+
+def print_trials(choice: Choice) -> None:
+    """The candidates of ``auto`` on validation."""
+    from densecap_search.training.choice import spelled
+
+    first = choice.trials[0]
+    rows = [[("● " if (trial.objective, trial.gamma) == (choice.objective, choice.gamma) else "  ")
+             + spelled(trial.objective, trial.gamma), f"{trial.mrr:.3f} ± {trial.spread:.3f}",
+             "" if trial is first else f"{trial.difference:+.3f} ({trial.low:+.3f} to {trial.high:+.3f})"]
+            for trial in choice.trials]
+    print_table(["objective", "MRR on validation", f"difference to {first.objective}, 95 % interval"], rows)
 
 
 def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:

@@ -22,6 +22,7 @@ from densecap_search.cli.terminal import (
     first_process,
     print_epochs,
     print_table,
+    print_trials,
     seconds_so_far,
     tell_skipped,
     terminal_talk,
@@ -36,8 +37,9 @@ from densecap_search.files import json_text
 @click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="Settings in YAML.")
 @model_options
 @collection_options
-@click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: hn_clip.")
-@click.option("--gamma", type=float, help="Margin per caption similarity. Default: 0.5.")
+@click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: auto, which is chosen by "
+              "evidence before training, without the test split; hn_clip where --gamma is given.")
+@click.option("--gamma", type=float, help="Margin per caption similarity, of hn_clip. Default there: 0.5.")
 @click.option("--late-interaction", type=float, metavar="L", help="Add L times the loss of patches and words.")
 @click.option("--tune", metavar="|".join(config.TUNE_FORMS), help="What trains; N: blocks of each tower.")
 @click.option("--batch-size", type=int, help="Pairs that are each other's negatives.")
@@ -98,6 +100,8 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         print_epochs(rows[: 2 if summary.kept_epoch else 1])
     if summary.zero_shot and summary.kept_epoch == 0:
         click.echo("No epoch was better on validation than the model before training: that one was kept.")
+    if summary.choice is not None and summary.choice.trials:
+        print_trials(summary.choice)
     if summary.saturated is not None:
         click.echo(f"InfoNCE was solved (below 0.001) on {100 * summary.saturated:.0f} % of the measured batches.")
     if summary.interpolation is not None:
@@ -126,10 +130,11 @@ def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple
         raise ConfigError(f"{saved.parent} holds no run: there is nothing to resume; train without --resume")
     before = _with_places(config.load_config(saved))
     again = _with_places(config.load_config(saved if config_file is None else config_file, overrides))
+    settled = again.train.objective == "auto"  # by the run when it was begun
     differing = [
         f"{section}.{key} is {getattr(getattr(before, section), key)}, not {value}"
         for section, values in asdict(again).items() for key, value in values.items()
-        if getattr(getattr(before, section), key) != value
+        if getattr(getattr(before, section), key) != value and not (settled and key in ("objective", "gamma"))
     ]
     if differing:
         raise ConfigError(f"--resume continues the run as it was begun, where {'; '.join(differing)}; "

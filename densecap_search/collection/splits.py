@@ -68,6 +68,11 @@ def split_collection(
     return Splits(train, val, test, "val taken from train")
 
 
+def folds(records: Sequence[Record], count: int, seed: int) -> tuple[tuple[Record, ...], ...]:
+    """As many equal parts, none through a burst, a group, an identical caption or identical content."""
+    return _set_aside(records, [1 / count] * count, seed)
+
+
 def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[str, str] | None = None
                   ) -> tuple[Record, ...]:
     """The captioned records of the named splits; ``all`` takes everything.

@@ -20,9 +20,9 @@ from densecap_search.model import tuning
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.model.sources import RANDOM
-from densecap_search.talk import Talk
+from densecap_search.talk import SILENT, Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
-from densecap_search.training.distributed import Processes
+from densecap_search.training.distributed import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,9 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
                               seed=config.split_seed)
     offered = splits
     splits = replace(splits, train=take_fraction(splits.train, config.data.fraction, train.seed))
-    captions = [caption for record in splits.train for caption in record.captions]
-    # of what is read, because what is cut off makes no difference to the model
-    groups = group_numbers(splits.train, same_caption=_TokensOf(encoder, captions))
-    batches, truncation = _batches(splits.train, captions, groups, rows, config, train, encoder, processes, talk)
+    batches, groups, truncation = _grouped_batches(splits.train, rows, config, train, encoder, processes, talk)
+    if config.model.pretrained == RANDOM and isinstance(batches, RowBatches):
+        tuning.fit_standardisation(encoder, batches.image_rows, batches.text_rows)
     uncaptioned = len(collection) - len(collection.captioned)
     if uncaptioned:
         talk.say(f"{uncaptioned} pictures have no caption and are not trained on")
@@ -68,6 +67,27 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
         talk.say(f"{unused} pictures are in other splits ({', '.join(names)}) and are not used")
     _tell_about(splits, groups, truncation, batches, int(train.batch_size or 1), talk)
     return TrainingData(splits, batches, skipped)
+
+
+def fold(train_records: Sequence[Record], val_records: Sequence[Record], config: RunConfig, train: TrainConfig,
+         encoder: DualEncoder) -> TrainingData:
+    """Another split of pictures that :func:`prepare` has read, for heads: their rows lie in the cache."""
+    found = image_rows(encoder, train_records, workers=train.workers)
+    rows = {train_records[row].image_id: values for row, values in zip(found.kept, found.rows, strict=True)}
+    batches, _, _ = _grouped_batches(train_records, rows, config, train, encoder, ALONE, SILENT)
+    return TrainingData(Splits(tuple(train_records), tuple(val_records), (), "made"), batches, ())
+
+
+def _grouped_batches(
+    records: Sequence[Record], rows: Mapping[str, Array], config: RunConfig, train: TrainConfig, encoder: DualEncoder,
+    processes: Processes, talk: Talk,
+) -> tuple[Batches, list[int], Truncation]:
+    """Batches of training records, who is of one group in them, and what is cut off their captions."""
+    captions = [caption for record in records for caption in record.captions]
+    # of what is read, because what is cut off makes no difference to the model
+    groups = group_numbers(records, same_caption=_TokensOf(encoder, captions))
+    batches, truncation = _batches(records, captions, groups, rows, config, train, encoder, processes, talk)
+    return batches, groups, truncation
 
 
 def _open_pictures(
@@ -92,14 +112,12 @@ def _batches(
     counts = [len(record.captions) for record in records]
     batch_size = int(train.batch_size or 1)
     reference = None
-    if train.objective == "hn_clip" and train.similarity == "frozen":
+    if train.objective in ("hn_clip", "auto") and train.similarity == "frozen":
         reference, _ = embed_texts(encoder, captions, talk=talk)
 
     if train.tune == "heads":
         found = text_rows(encoder, captions, talk=talk)
         images = np.stack([rows[record.image_id] for record in records])
-        if config.model.pretrained == RANDOM:
-            tuning.fit_standardisation(encoder, images, found.rows)
 
         def embed(numbers: Ints) -> Array:
             return mean_of(heads_of(encoder, "text", found.rows), found.counts)[numbers]

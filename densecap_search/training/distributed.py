@@ -64,6 +64,15 @@ class Processes:
             value /= self.count
         return value
 
+    def of_the_first(self, value: T) -> T:
+        """The first process's value, in all of them."""
+        if self.count == 1:
+            return value
+        values: list[Any] = [value]
+        dist.broadcast_object_list(values, src=0)
+        chosen: T = values[0]
+        return chosen
+
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Leave in every process the mean of all processes' gradients."""
         if self.count == 1:

@@ -20,17 +20,18 @@ from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
-from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_rows
+from densecap_search.evaluation.pairs import PairRows, Pairs, mean_recall_at_1, pair_rows
 from densecap_search.files import check_writable, write_json, write_text
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import load_encoder
 from densecap_search.talk import SILENT, Talk
-from densecap_search.training import interpolate, plots, saturation
+from densecap_search.training import choice, interpolate, plots, saturation
 from densecap_search.training.batches import Batch, Plan
+from densecap_search.training.choice import Choice
 from densecap_search.training.data import TrainingData, prepare
-from densecap_search.training.distributed import Processes, joined
+from densecap_search.training.distributed import ALONE, Processes, joined
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
 from densecap_search.training.objectives import OBJECTIVES, late_interaction
@@ -68,6 +69,7 @@ class RunSummary:
     seconds: float
     interpolation: interpolate.Curve | None = None
     saturated: float | None = None  # share of the measured batches on which InfoNCE is solved
+    choice: Choice | None = None  # of the objective, where it was auto
 
 
 @dataclass
@@ -97,6 +99,9 @@ def finetune(
     started = time.monotonic()
     config = replace(config, model=config.model.resolved())  # the run is used from other folders too
     _check_folder(run, resume)
+    if resume and config.train.objective == "auto":  # chosen when the run was begun, and never again
+        saved = settings.load_config(run / CONFIG).train
+        config = replace(config, train=choice.with_objective(config.train, saved.objective, saved.gamma))
     with joined() as processes:
         talk = talk if processes.first else SILENT
         encoder, train = _load(config, talk)
@@ -108,11 +113,18 @@ def finetune(
                                            rank=train.rank, seed=train.seed)
         talk.say(tuning.count_trained(encoder, trained))
         data = prepare(collection, config, train, encoder, strict, processes, talk)
+        chosen = None
+        if train.objective == "auto":
+            chosen = _choose(config, train, data, encoder, trained, processes, run, talk)
+            train = choice.with_objective(train, chosen.objective, chosen.gamma)
+            config = replace(config, train=choice.with_objective(config.train, chosen.objective, chosen.gamma))
         job = _Job(encoder, train, run, data, trained, processes, talk)
         if resume:
             job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
         else:
             job.begin(config, collection)
+            if chosen is not None and processes.first:
+                write_json(run / choice.CHOICE, chosen.as_json())
         processes.wait()
         with Interruptions().handled() as interruptions:
             try:
@@ -127,15 +139,15 @@ def finetune(
         mixed = original and processes.first
         curve = interpolate.apply(run, original, config, train, data, talk) if mixed else None
         job.draw_curves()
-        return job.summary(time.monotonic() - started, curve)
+        return job.summary(time.monotonic() - started, curve, chosen)
 
 
 def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
     encoder = load_encoder(config.model, device=config.train.device, precision=config.train.precision,
                            max_pixels=config.data.max_pixels)
     train = settings.with_tune_defaults(config.train, tuning.default_tune(encoder))
-    objective = OBJECTIVES[train.objective]
-    if "logit_bias" in objective.needs and encoder.model.logit_bias is None:
+    objective = OBJECTIVES.get(train.objective)
+    if objective and "logit_bias" in objective.needs and encoder.model.logit_bias is None:
         raise ConfigError(f"the objective {train.objective} needs a model with a logit_bias, which {encoder.name} "
                           "lacks; take a SigLIP model or another objective")
     if train.checkpointing:
@@ -144,18 +156,62 @@ def _load(config: RunConfig, talk: Talk) -> tuple[DualEncoder, TrainConfig]:
         for tower in (encoder.model.visual, encoder.model.text):
             tower.compile(dynamic=True)
     talk.say(f"{encoder.name} on {describe(encoder.device)}, {encoder.precision}; {train.objective}"
-             + (f" (γ = {train.gamma:g})" if "gamma" in objective.settings else "")
+             + (f" (γ = {train.gamma:g})" if objective and "gamma" in objective.settings else "")
              + f", tune {train.tune}, lr {train.lr:g}, seed {train.seed}")
     return encoder, train
+
+
+def _choose(config: RunConfig, train: TrainConfig, data: TrainingData, encoder: DualEncoder,
+            trained: dict[str, nn.Parameter], processes: Processes, run: Path, talk: Talk) -> Choice:
+    """The objective of ``auto``; the encoder is afterwards what it was."""
+    plain = replace(train, diagnose=0)
+    job = _Job(encoder, plain, run, data, trained, processes, SILENT, writes=False)
+    if train.tune == "heads" and job.total_steps <= choice.LONG:
+        found = choice.by_validation(config, plain, data, encoder, heads_trainer(encoder, trained, run), talk)
+    else:
+        encoder.model.eval()
+        scale = train.init_logit_scale or encoder.logit_scale().item()
+        found = choice.by_sample(plain, data, job.embed_without_gradient, scale)
+    found = processes.of_the_first(found)
+    talk.say(f"{choice.spelled(found.objective, found.gamma)} was chosen; {found.reason}")
+    return found
+
+
+def heads_trainer(encoder: DualEncoder, trained: dict[str, nn.Parameter], run: Path,
+                  look: Callable[[], None] | None = None) -> choice.Train:
+    """What trains heads as a run does, writes nothing, and leaves the encoder as it was.
+
+    run: named in errors only. look: called while the encoder has the kept weights.
+    """
+    before = {name: value.detach().clone() for name, value in (*trained.items(), _logit_scale(encoder))}
+
+    def train_heads(settings: TrainConfig, part: TrainingData) -> Pairs:
+        job = _Job(encoder, settings, run, part, trained, ALONE, SILENT, writes=False)
+        job.start()
+        job.train_epochs(Interruptions())
+        pairs = job.pairs_of_kept()
+        if look is not None:
+            look()
+        with torch.no_grad():
+            for name, value in (*trained.items(), _logit_scale(encoder)):
+                value.copy_(before[name])
+        return pairs
+
+    return train_heads
+
+
+def _logit_scale(encoder: DualEncoder) -> tuple[str, nn.Parameter]:
+    return "logit_scale", encoder.model.logit_scale
 
 
 class _Job:
     """The state of one run. Its methods are the steps of :func:`finetune`, in the order they are called."""
 
     def __init__(self, encoder: DualEncoder, train: TrainConfig, run: Path, data: TrainingData,
-                 trained: dict[str, nn.Parameter], processes: Processes, talk: Talk) -> None:
+                 trained: dict[str, nn.Parameter], processes: Processes, talk: Talk, *, writes: bool = True) -> None:
         self.encoder, self.train, self.run, self.data, self.talk = encoder, train, run, data, talk
         self.trained, self.processes = trained, processes
+        self.writes = writes and processes.first
         groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
@@ -172,21 +228,34 @@ class _Job:
 
     def begin(self, config: RunConfig, collection: Collection) -> None:
         """Write what the folder needs from the start, and measure the model as it is: row 0."""
+        self.start()
+        if self.writes:
+            self.run.mkdir(parents=True, exist_ok=True)
+            write_text(self.run / CONFIG, settings.to_yaml(config))
+            write_splits(self.run, self.data.splits, config.split_seed, collection)
+        self._log_epoch(0, self._validate(0), None, 0.0)
+        if self.writes:
+            checkpoint.save_encoder(self.encoder, self.run)
+            self._write_best()
+        self.save_state()
+
+    def start(self) -> None:
+        """The weights and random numbers that training begins with."""
         torch.manual_seed(self.train.seed + self.processes.rank)
         if self.train.init_logit_scale is not None:
             with torch.no_grad():
                 self.encoder.model.logit_scale.fill_(math.log(self.train.init_logit_scale))
         if self.train.ema is not None:
             self.average = {name: value.detach().clone() for name, value in self.trained.items()}
-        if self.processes.first:
-            self.run.mkdir(parents=True, exist_ok=True)
-            write_text(self.run / CONFIG, settings.to_yaml(config))
-            write_splits(self.run, self.data.splits, config.split_seed, collection)
-        self._log_epoch(0, self._validate(0), None, 0.0)
-        if self.processes.first:
-            checkpoint.save_encoder(self.encoder, self.run)
-            self._write_best()
-        self.save_state()
+
+    def pairs_of_kept(self) -> Pairs:
+        """The validation pairs by the kept weights."""
+        with torch.no_grad():
+            for name, value in (self.unsaved or {}).items():
+                (self.encoder.model.logit_scale if name == "logit_scale" else self.trained[name]).copy_(value)
+        self.encoder.model.eval()
+        rows = self.val_rows or pair_rows(self.encoder, self.data.splits.val, workers=self.train.workers)
+        return rows.pairs(self.encoder)
 
     def train_epochs(self, interruptions: Interruptions) -> None:
         """Train, and after every epoch validate, keep the best, save."""
@@ -245,6 +314,13 @@ class _Job:
         if self.train.late_interaction:
             return self.encoder.encode_with_tokens(batch.images, batch.tokens)
         return self.encoder.encode_image(batch.images), self.encoder.encode_text(batch.tokens)
+
+    @torch.no_grad()
+    def embed_without_gradient(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Image and text embeddings [B, D], micro-batch by micro-batch."""
+        chunks = [self.embed(part)[:2] for part in batch.split(self.train.micro_batch or max(1, len(batch)))]
+        image, text = (torch.cat(column) for column in zip(*chunks, strict=True))
+        return image, text
 
     def loss_of(self, batch: Batch, image: Tensor, text: Tensor, *tokens: Tensor) -> Tensor:
         """The objective, and λ times the late interaction of the tokens where it is asked for."""
@@ -338,7 +414,7 @@ class _Job:
             "val": dict(evaluated.figures) if evaluated else None,
         }
         self.at.log.append(row)
-        if self.processes.first:
+        if self.writes:
             write_text(self.run / LOG, "".join(json.dumps(line) + "\n" for line in self.at.log))
             if self.train.tensorboard:
                 plots.write_tensorboard(self.run, row)
@@ -387,7 +463,7 @@ class _Job:
 
     def save_kept(self) -> None:
         """Write the kept checkpoint into the run folder, where it is not there yet."""
-        if self.unsaved is None or not self.processes.first:
+        if self.unsaved is None or not self.writes:
             return
         checkpoint.save_weights(self.encoder, self.run, self.unsaved)
         self._write_best()
@@ -395,7 +471,7 @@ class _Job:
 
     def save_state(self) -> None:
         """All that --resume continues from, as it was after the last whole step."""
-        if not self.processes.first:
+        if not self.writes:
             return
         at = self.at
         weights = {**self.trained, "logit_scale": self.encoder.model.logit_scale}
@@ -431,10 +507,10 @@ class _Job:
 
     def draw_curves(self) -> None:
         """Loss, learning rate, validation and saturation as pictures."""
-        if self.processes.first:
+        if self.writes:
             plots.draw_run(self.run, self.at.log)
 
-    def summary(self, seconds: float, curve: interpolate.Curve | None) -> RunSummary:
+    def summary(self, seconds: float, curve: interpolate.Curve | None, chosen: Choice | None) -> RunSummary:
         """What there is to tell at the end."""
         def evaluated(epoch: int) -> Evaluated | None:
             row = self._row(epoch)
@@ -445,7 +521,7 @@ class _Job:
         return RunSummary(
             self.run, int(self.train.epochs or 0), self.at.step, self.at.kept_epoch, evaluated(0),
             evaluated(self.at.kept_epoch), (*self.data.skipped, *dict.fromkeys(extra)), seconds, curve,
-            sum(measured) / len(measured) if measured else None,
+            sum(measured) / len(measured) if measured else None, chosen,
         )
 
 

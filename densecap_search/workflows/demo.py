@@ -38,7 +38,7 @@ def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome
         table = make_scenes(folder / "archive", bursts=bursts, seed=seed, progress=lambda done, total: advance(1))
     collection = read_collection(table)
     run, index = folder / "run", folder / "index"
-    config = load_config(overrides=[("train.seed", seed)])
+    config = load_config(overrides=[("train.seed", seed), ("train.objective", "hn_clip")])
     test = select_splits(collection, ["test"])
     before = evaluate(load_encoder(ModelConfig()), test, model="starter", collection="scenes", splits=["test"],
                       talk=talk)

@@ -26,7 +26,7 @@ from densecap_search.workflows.publish import CHECKED, check, check_inputs, publ
 
 
 def test_the_command_line_knows_every_format_and_type():
-    assert set(FORMATS) <= set(config.PUBLISHED_AS)
+    assert tuple(FORMATS) == config.PUBLISHED_AS
     assert {dtype for form in FORMATS.values() for dtype in form.dtypes} == set(config.DTYPES) == set(agreement.LEAST_COSINE)
 
 
@@ -65,7 +65,7 @@ def test_cosines_are_those_worked_by_hand_and_zeros_change_none():
 
 
 def test_a_hugging_face_text_tower_is_refused_in_one_sentence(tmp_path: Path):
-    with pytest.raises(ModelError, match="looks up on the hub by name and not in the folder; publish it with --as onnx"):
+    with pytest.raises(ModelError, match="looks up on the hub by name and not in the folder; publish it with --as sentence-transformers, onnx or immich"):
         open_clip_folder.write(make_mixed(tmp_path / "text"), tmp_path, "fp32")
 
 

@@ -51,7 +51,7 @@ def run_in_fork(words: list[str], after: float | None) -> int:
 def test_thirty_kills_leave_no_half_file_and_the_run_ends_as_if_uninterrupted(tmp_path: Path, tiny_run: Path):
     torch.set_num_threads(1)  # before the fork: threads do not survive it
     photos = make_photos(tmp_path / "photos")
-    words = ["finetune", str(photos), "--model", str(tiny_run), "--tune", "heads", "--epochs", str(EPOCHS), "--batch-size", "8",
+    words = ["finetune", str(photos), "--model", str(tiny_run), "--tune", "heads", "--objective", "hn_clip", "--epochs", str(EPOCHS), "--batch-size", "8",
              "--checkpoint", "last"]
     assert run_in_fork([*words, "-o", str(tmp_path / "whole")], None) == 0
     generator, run, kills = random.Random(0), tmp_path / "run", 0

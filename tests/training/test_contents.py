@@ -24,7 +24,7 @@ from densecap_search.training.loop import finetune
 
 
 def settings(model: Path, *more: tuple[str, object], **train: object):
-    values = {"epochs": 2, "batch_size": 8, "tune": "heads", **train}
+    values = {"epochs": 2, "batch_size": 8, "tune": "heads", "objective": "hn_clip", **train}
     return load_config(overrides=[("model.name", str(model)), *((f"train.{key}", value) for key, value in values.items()),
                                   *more])
 

@@ -24,7 +24,7 @@ from densecap_search.training.run_folder import read_splits
 
 
 def settings(model: Path, **train):
-    values = {"epochs": 2, "batch_size": 8, "lr": 1e-3, "tune": "heads", **train}
+    values = {"epochs": 2, "batch_size": 8, "lr": 1e-3, "tune": "heads", "objective": "hn_clip", **train}
     return load_config(overrides=[("model.name", str(model)), *((f"train.{key}", value) for key, value in values.items())])
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.publishing import immich, onnx_towers, open_clip_folder
+from densecap_search.model.publishing import (
+    huggingface,
+    immich,
+    onnx_towers,
+    open_clip_folder,
+    sentence_transformers_folder,
+)
 from densecap_search.model.publishing.agreement import Loaded
 
 
@@ -32,6 +38,17 @@ model, _, preprocess = open_clip.create_model_and_transforms("local-dir:FOLDER")
 tokenizer = open_clip.get_tokenizer("local-dir:FOLDER")
 model.eval()
 text = model.encode_text(tokenizer(["a red boat before a white lighthouse"]), normalize=True)"""),
+    "huggingface": Format(huggingface.write, huggingface.load, library="transformers", usage="""\
+from transformers import CLIPModel, CLIPProcessor
+model, processor = CLIPModel.from_pretrained("FOLDER").eval(), CLIPProcessor.from_pretrained("FOLDER")
+text = processor(text=["a red boat before a white lighthouse"], padding=True, truncation=True, return_tensors="pt")
+features = model.get_text_features(**text)  # not of length 1; images: processor(images=[…]), get_image_features"""),
+    "sentence-transformers": Format(sentence_transformers_folder.write, sentence_transformers_folder.load,
+                                    library="sentence-transformers", usage="""\
+from PIL import Image
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("FOLDER")
+similar = model.similarity(model.encode(["a red boat"]), model.encode([Image.open("boat.jpg")]))"""),
     "onnx": Format(onnx_towers.write, onnx_towers.load, library="onnx", dtypes=onnx_towers.DTYPES, usage="""\
 import numpy, onnxruntime, tokenizers
 tokenizer = tokenizers.Tokenizer.from_file("FOLDER/tokenizer.json")  # cuts and pads to the window

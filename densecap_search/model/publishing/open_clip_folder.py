@@ -28,7 +28,8 @@ def write(encoder: DualEncoder, folder: Path, dtype: str) -> None:
     """The configuration says the window and the activation, so that no flag is needed to load it."""
     if isinstance(encoder.model.text, HFTextEncoder):
         raise ModelError(f"{encoder.name} has a Hugging Face text tower, whose configuration open_clip looks up on "
-                         "the hub by name and not in the folder; publish it with --as onnx or immich")
+                         "the hub by name and not in the folder; publish it with --as sentence-transformers, onnx or "
+                         "immich")
     if any(isinstance(slot.head, SkipHead) for tower in (encoder.model.visual, encoder.model.text)
            if (slot := head_slot(tower))):
         raise ModelError(f"the heads of {encoder.name} are not of a kind that open_clip has; publish it with "
