@@ -1,8 +1,8 @@
 """Does --objective auto choose what the better of the objectives would have given? Prints docs/results.md's table.
 
 For each collection and seed: the choice, on train and val; then every candidate trained and read on test. auto is
-the chosen candidate. Differences are to the candidate that is best on test (the mean of R@1 over both directions), paired by
-query and averaged over seeds; p after Holm over all rows of the table.
+the chosen candidate. Differences are to the candidate that is best on test (the mean of R@1 over both directions),
+paired by query and averaged over seeds; p after Holm over all rows of the table.
 
     python tools/auto_table.py --ids-ade captions.jsonl --flickr8k captions.jsonl --seeds 3
 """
