@@ -10,13 +10,16 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-import gradio as gr
 from fastapi import FastAPI
 
 from densecap_search.ui.access import Access
 from densecap_search.ui.api import STATIC, Service, make_api, most_bytes
 from densecap_search.ui.guard import Guard
 from densecap_search.ui.live import LiveIndex
+from densecap_search.ui.server import without_proxies
+
+with without_proxies():  # it makes a client as it is imported, which fails under ALL_PROXY=socks5://…
+    import gradio as gr
 
 # Fonts of the reader's own machine: gradio's default theme asks a font server on the internet.
 _FONTS, _MONO = ("system-ui", "sans-serif"), ("ui-monospace", "monospace")

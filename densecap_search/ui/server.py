@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -41,6 +43,16 @@ def serve(app: Callable[..., Any], sock: socket.socket) -> None:
         h11_max_incomplete_event_size=64 << 10, proxy_headers=False,
     )
     uvicorn.Server(config).run(sockets=[sock])
+
+
+@contextmanager
+def without_proxies() -> Iterator[None]:
+    """Within the block the environment names no proxy."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.lower().endswith("_proxy")}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _quiet_logs() -> None:
