@@ -7,7 +7,7 @@ of captions gives it `stored` and has no way to the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from densecap_search.collection.captions import sentences
@@ -42,6 +42,12 @@ MEANINGS: Mapping[str, str] = {
     "captions": "the first caption of each picture asks, its other captions are stored",
     "halves": "every other sentence of each description asks, the remaining ones are stored",
 }
+
+
+def choose_protocol(records: Sequence[Record]) -> str:
+    """captions where most of the captioned pictures have several, halves elsewhere."""
+    several = sum(len(record.captions) > 1 for record in records)
+    return "captions" if 2 * several > sum(bool(record.captions) for record in records) else "halves"
 
 
 def _question(record: Record, asks: list[str], stored: list[str], joined: bool) -> Question | None:

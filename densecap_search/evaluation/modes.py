@@ -103,12 +103,6 @@ def measure_modes(
     )
 
 
-def choose_protocol(records: Sequence[Record]) -> str:
-    """captions where most of the captioned pictures have several, halves elsewhere."""
-    several = sum(len(record.captions) > 1 for record in records)
-    return "captions" if 2 * several > sum(bool(record.captions) for record in records) else "halves"
-
-
 def _stored(record: Record, questions: Mapping[str, Question]) -> tuple[str, ...]:
     """What stays with a picture: nothing of what asks for it."""
     found = questions.get(record.image_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Truncation, mean_of
 from densecap_search.retrieval.caption_space import CaptionSpace, unit
 from densecap_search.retrieval.fuse import Spread
-from densecap_search.retrieval.words import Ints, Words
+from densecap_search.retrieval.vectors import Vectors
+from densecap_search.retrieval.words import Ints, Mask, Words
 from densecap_search.talk import SILENT, Talk
 
 SAMPLE = 10_000  # pictures, at most, from which means and spreads are taken
-_BLOCK = 1 << 14  # captions whose scores are held at once
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Texts:
     rows: Array
     vectors: Array
     truncation: Truncation
+
+    def take(self, rows: Sequence[int]) -> Texts:
+        """Some of them."""
+        numbers = np.asarray(rows, np.int64)
+        return Texts(tuple(self.texts[row] for row in rows), self.rows[numbers], self.vectors[numbers], self.truncation)
 
 
 def read_texts(encoder: DualEncoder, captions: Sequence[Sequence[str]], *, cached: bool = True, talk: Talk = SILENT
@@ -94,7 +100,7 @@ class Captioned:
     """
 
     words: Words
-    rows: Array
+    rows: Vectors
     numbers: Ints
     total: int
     scale: Scale
@@ -104,20 +110,25 @@ class Captioned:
     def of(cls, captions: Texts, pictures: Array) -> Captioned:
         """In memory, of the captions [N] and vectors [N, D] of N pictures, of which some may have no caption."""
         words = Words.of(captions.texts)
-        some = np.flatnonzero(words.counted)[:SAMPLE]
-        sample = Texts(tuple(captions.texts[row] for row in some), captions.rows[some], captions.vectors[some],
-                       captions.truncation)
-        scale = Scale.of(sample, pictures[:SAMPLE])
-        return cls(words, captions.rows, np.arange(len(pictures)), len(pictures), scale,
-                   lengths_in(scale.space, captions.rows))
+        some = captions.take(np.flatnonzero(words.counted)[:SAMPLE].tolist())
+        scale = Scale.of(some, pictures[:SAMPLE])
+        rows = Vectors((captions.rows,), captions.rows.shape[1])
+        return cls(words, rows, np.arange(len(pictures)), len(pictures), scale, lengths_in(scale.space, rows))
+
+    @cached_property
+    def described(self) -> Mask:
+        """By number, whether a picture has a caption, bool [total]."""
+        mask = np.zeros(self.total, bool)
+        mask[self.numbers[self.words.counted]] = True
+        return mask
 
     def text(self, rows: Array) -> Array:
         """The signal ``text`` of queries with tower outputs [Q, W], [Q, total]."""
         asked = self.scale.space.vectors(rows)
         turned = asked @ self.scale.space.turn
         scores = np.empty((len(rows), len(self.numbers)), np.float32)
-        for start in range(0, len(self.numbers), _BLOCK):
-            scores[:, start:start + _BLOCK] = turned @ self.rows[start:start + _BLOCK].T
+        for start, block in self.rows.blocks():
+            scores[:, start:start + len(block)] = turned @ block.T
         scores -= (turned @ self.scale.space.mean)[:, None]
         scores /= self.lengths
         for number, query in enumerate(asked):
@@ -127,6 +138,11 @@ class Captioned:
     def word(self, query: str) -> Array:
         """The signal ``words`` of a query [total]."""
         found: Array = self._of_pictures(self.words.surprise(query)[None])[0]
+        return found
+
+    def has_word(self, query: str) -> Mask:
+        """By number, whether a caption holds a word of the query."""
+        found: Mask = self._of_pictures(self.words.scores(query)[None])[0] > 0
         return found
 
     def image(self, vector: Array, pictures: Array) -> Array:
@@ -150,9 +166,8 @@ class Captioned:
         return found
 
 
-def lengths_in(space: CaptionSpace, rows: Array) -> Array:
+def lengths_in(space: CaptionSpace, rows: Vectors) -> Array:
     """‖(x − mean)·turn‖ of unit rows x [N, W]."""
-    blocks = (rows[start:start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-    found = [np.linalg.norm((block - space.mean) @ space.turn, axis=1) for block in blocks]
+    found = [np.linalg.norm((block - space.mean) @ space.turn, axis=1) for _, block in rows.blocks()]
     lengths: Array = np.maximum(np.concatenate([np.zeros(0), *found]), 1e-9).astype(np.float32)
     return lengths

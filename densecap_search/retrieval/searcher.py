@@ -9,69 +9,195 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.towers import check_finite, embed_queries
-from densecap_search.errors import DensecapError, IndexMismatch
+from densecap_search.errors import ConfigError, DensecapError, IndexMismatch
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Truncation, best_of
 from densecap_search.model.sources import load_encoder
+from densecap_search.retrieval.caption_store import Captions, load_captions
+from densecap_search.retrieval.captioned import Texts, read_texts
+from densecap_search.retrieval.filters import find_numbers
+from densecap_search.retrieval.fuse import RANKINGS
 from densecap_search.retrieval.index import ImageIndex, load_index
-from densecap_search.retrieval.rows import Row
+from densecap_search.retrieval.queries import Query
+from densecap_search.retrieval.ranking import Asked, Match, rank
+from densecap_search.retrieval.required import with_words
+from densecap_search.retrieval.strength import Strength
+from densecap_search.retrieval.vectors import Found, Mask, search_among
+from densecap_search.retrieval.words import tokens
+
+MODES = ("auto", *RANKINGS, "fused")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One found picture; rank counts from 1, score is a cosine; number is the picture's own in the index."""
+    """One found picture; rank counts from 1, number is the picture's own in the index.
+
+    score: its cosine with the query's vector, None where the query has none. Where captions were searched too, match:
+    how far it stands above the mean of all pictures, in spreads, and rank follows it; by: which of RANKINGS said most
+    for it; strength: how sure that is, None where the archive has too few captions to say.
+    """
 
     rank: int
-    score: float
+    score: float | None
     image_id: str
     image: str
     caption: str
     number: int = -1
+    match: float | None = None
+    by: str | None = None
+    strength: Strength | None = None
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """Which pictures may be found: by a filter (:mod:`filters`), by words that must occur, by a least cosine."""
+
+    where: str | None = None
+    must: tuple[str, ...] = ()
+    min_score: float | None = None
+
+
+ALL = Narrowed()
 
 
 @dataclass(frozen=True)
 class Searcher:
-    """An index with the encoder that made it."""
+    """An index with the encoder that made it, and with its captions where they may be searched."""
 
     encoder: DualEncoder
     index: ImageIndex
+    captions: Captions | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)  # towers are changed for a moment while they encode
 
-    def by_captions(self, captions: Sequence[str], k: int) -> tuple[list[list[Hit]], Truncation]:
-        """Hits for each caption, best first, and how much of the captions was cut."""
+    def mode(self, asked: str = "auto") -> str:
+        """What a mode of MODES means here. Errors: ConfigError where the index has no captions to search."""
+        if asked not in MODES:
+            raise ConfigError(f"unknown mode {asked}; known: {', '.join(MODES)}")
+        if self.captions is None:
+            if asked in ("auto", "image"):
+                return "image"
+            raise ConfigError(f"{self.index.folder} holds no captions that could be searched; `densecap index` of a "
+                              "collection that has some adds them, and --mode image does without")
+        return self.captions.weights.best if asked == "auto" else asked
+
+    def by_captions(self, captions: Sequence[str], k: int, where: str | None = None, *, mode: str = "auto"
+                    ) -> tuple[list[list[Hit]], Truncation]:
+        """Hits for each caption, best first, and how much of the captions was cut. where: as in ImageIndex.search."""
         blank = [number for number, caption in enumerate(captions, start=1) if not caption.strip()]
         if blank:
             raise DensecapError(f"query {blank[0]} is empty; describe the picture you look for")
+        narrowed = Narrowed(where)
+        if self.mode(mode) != "image":
+            return self.by_queries([Query(caption) for caption in captions], k, mode=mode, narrowed=narrowed)
         with self._lock:
             found = embed_queries(self.encoder, captions, cached=False)
-        lists = iter(self.index.search(found.rows, k))  # of each segment; of several the best decides
+        lists = iter(self._nearest(found.rows, k, narrowed))  # of each segment; of several the best decides
         return self._hits([best_of(list(islice(lists, count)), k) for count in found.counts]), found.truncation
 
-    def by_image(self, path: Path, k: int) -> list[Hit]:
+    def by_image(self, path: Path, k: int, where: str | None = None) -> list[Hit]:
         """Hits for a picture: what looks like it."""
+        return self._hits(self.index.search(self._embedded(path), k, where))[0]
+
+    def by_queries(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL
+                   ) -> tuple[list[list[Hit]], Truncation]:
+        """Hits for queries of several parts; how much of their captions was cut.
+
+        What a query itself requires comes beside what ``narrowed`` does.
+        """
+        named = self.mode(mode)
+        texts = [text for query in queries for _, text in query.texts]
+        with self._lock:
+            encoded = read_texts(self.encoder, [[text] for text in texts], cached=False)
+        rows = iter(range(len(texts)))
+        results = []
+        for query in queries:
+            own = encoded.take([next(rows) for _ in query.texts])
+            asked = Asked(own, tuple(weight for weight, _ in query.texts), self._pictures(query))
+            results.append(self._by_query(asked, k, named, replace(narrowed, must=(*narrowed.must, *query.must))))
+        return results, encoded.truncation
+
+    def _by_query(self, asked: Asked, k: int, mode: str, narrowed: Narrowed) -> list[Hit]:
+        if not asked.texts.texts and not len(asked.like):
+            return self._required(k, narrowed)
+        if mode == "image" or self.captions is None:
+            return self._hits(self._nearest(asked.vector[None], k, narrowed))[0]
+        captions = self.captions
+        values = captions.weights.values if mode == "fused" else {mode: 1.0}
+        if not asked.texts.texts:  # a picture alone says nothing about captions
+            values = {"image": 1.0}
+        allowed = self._allowed(narrowed)
+        (found,) = rank(self.index, captions.captioned, [asked], values, k if narrowed.min_score is None else
+                        len(self.index), allowed=allowed, where=None if narrowed.must else narrowed.where)
+        if narrowed.min_score is not None:
+            found = [match for match in found if match.score >= narrowed.min_score][:k]
+        return self._matched(found, asked.texts, fused=mode == "fused")
+
+    def _matched(self, found: Sequence[Match], texts: Texts, *, fused: bool) -> list[Hit]:
+        words = sum(len(tokens(text)) for text in texts.texts)
+        foreign = self.captions.calibration.foreign if self.captions and fused and len(texts.texts) == 1 else None
+        rows = self.index.rows.many([match.number for match in found])
+        return [Hit(place, match.score, row.image_id, row.image, "\n".join(row.captions), row.number, match.match,
+                    match.by, foreign.strength(match.match, words) if foreign else None)
+                for place, (match, row) in enumerate(zip(found, rows, strict=True), start=1)]
+
+    def _required(self, k: int, narrowed: Narrowed) -> list[Hit]:
+        """Without a caption or a picture: what may be found at all, in the order of the index; it has no score."""
+        if not narrowed.must and narrowed.where is None:
+            raise DensecapError("the query is empty; describe the picture you look for")
+        allowed = self._allowed(narrowed)
+        numbers = np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)[:k]
+        return [Hit(place, None, row.image_id, row.image, "\n".join(row.captions), row.number)
+                for place, row in enumerate(self.index.rows.many(numbers.tolist()), start=1)]
+
+    def _nearest(self, vectors: Array, k: int, narrowed: Narrowed) -> list[Found]:
+        if not narrowed.must:
+            found = self.index.search(vectors, k, narrowed.where)
+        else:
+            allowed = self._allowed(narrowed)
+            numbers = np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)
+            found = search_among(self.index.stored, numbers, vectors, k) if len(numbers) else [[] for _ in vectors]
+        if narrowed.min_score is None:
+            return found
+        return [[(number, score) for number, score in own if score >= narrowed.min_score] for own in found]
+
+    def _allowed(self, narrowed: Narrowed) -> Mask | None:
+        """By number, what may be found; None: all."""
+        total = self.index.manifest.total
+        mask = with_words(self.index.rows, total, narrowed.must) if narrowed.must else None
+        if narrowed.where is None:
+            return mask
+        wanted = np.zeros(total, bool)
+        wanted[find_numbers(self.index.rows, narrowed.where)] = True
+        return wanted if mask is None else wanted & mask
+
+    def _pictures(self, query: Query) -> Array:
+        if query.image is None:
+            return np.empty((0, self.encoder.dim), np.float32)
+        return self._embedded(query.image)
+
+    def _embedded(self, path: Path) -> Array:
         image = open_image(path, min_side=self.encoder.image_size, max_pixels=self.encoder.max_pixels)
         if isinstance(image, Skipped):
             raise DensecapError(f"cannot search by {image}")
         with self._lock:
-            vectors = _embed_one(self.encoder, image)
-        return self._hits(self.index.search(vectors, k))[0]
+            return _embed_one(self.encoder, image)
 
-    def _hits(self, results: Sequence[Sequence[tuple[int, float]]]) -> list[list[Hit]]:
+    def _hits(self, results: Sequence[Found]) -> list[list[Hit]]:
         return [
             [
                 Hit(rank, score, row.image_id, row.image, "\n".join(row.captions), row.number)
-                for rank, ((_, score), row) in enumerate(zip(found, self._rows(found), strict=True), start=1)
+                for rank, ((_, score), row) in enumerate(
+                    zip(found, self.index.rows.many([number for number, _ in found]), strict=True), start=1)
             ]
             for found in results
         ]
-
-    def _rows(self, found: Sequence[tuple[int, float]]) -> list[Row]:
-        return self.index.rows.many([number for number, _ in found])
 
 
 def _embed_one(encoder: DualEncoder, image: Any) -> Array:
@@ -103,4 +229,4 @@ def open_searcher(
         raise IndexMismatch(f"{folder} was built by {wanted.name}, which cannot be loaded: {error}; "
                             "say with --model where it is now") from error
     index.check_encoder(wanted.name, encoder.fingerprint())
-    return Searcher(encoder, index)
+    return Searcher(encoder, index, load_captions(index))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from densecap_search.collection.questions import choose_protocol
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import select_splits
 from densecap_search.config import ModelConfig, load_config
@@ -15,7 +16,7 @@ from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare_reports
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.evaluation.index_recall import measure_index
-from densecap_search.evaluation.modes import ModesReport, choose_protocol, measure_modes
+from densecap_search.evaluation.modes import ModesReport, measure_modes
 from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
 from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.evaluation.slices import Parts

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from densecap_search.collection.questions import choose_protocol
 from densecap_search.errors import CollectionError
-from densecap_search.evaluation.modes import EQUAL, MODES, choose_protocol, measure_modes
+from densecap_search.evaluation.modes import EQUAL, MODES, measure_modes
 
 
 def modes_of(tiny, asked, gallery=None, protocol="halves"):
