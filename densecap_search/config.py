@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from densecap_search.errors import ConfigError
+from densecap_search.files import read_bytes
 
 OBJECTIVE_NAMES = ("auto", "info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
 INDEX_NAMES = ("flat", "hnsw", "ivf", "ivfpq", "sq8", "fp16")
@@ -30,6 +31,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PUBLISHED_AS = ("open_clip", "huggingface", "sentence-transformers", "onnx", "immich")
 DTYPES = ("fp32", "fp16", "int8")  # of published weights
+_SETTINGS_BYTES = 1 << 24
 STARTER = "starter"  # the name of the embedded model
 
 
@@ -278,9 +280,11 @@ def check(config: RunConfig) -> RunConfig:
 def read_yaml(file: Path, what: str) -> Any:
     """What a YAML file holds. what: the kind of file, for the message if it cannot be read."""
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.safe_load(read_bytes(file, _SETTINGS_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"cannot read the {what} {file}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} is nested too deeply for a settings file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from error
 

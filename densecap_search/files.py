@@ -103,6 +103,20 @@ def check_writable(path: Path) -> None:
         raise DensecapError(f"cannot write {path}: {error.strerror}; choose another place with -o") from error
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there that may be looked at; Path.is_file raises where a folder may not be entered."""
+    with suppress(OSError, ValueError):
+        return stat.S_ISREG(path.stat().st_mode)
+    return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there that may be looked at."""
+    with suppress(OSError, ValueError):
+        return stat.S_ISDIR(path.stat().st_mode)
+    return False
+
+
 def open_file(path: Path) -> BinaryIO:
     """A file opened for reading bytes. Pipes, sockets and devices, which may never end, are an OSError."""
     status = path.stat()  # before it is opened: opening some devices does something

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from densecap_search.cli.options import collection_options, max_pixels_option, model_options, named_model, read
-from densecap_search.cli.terminal import print_inspection, terminal_talk
+from densecap_search.cli.terminal import print_inspection, tell_skipped, terminal_talk
 from densecap_search.config import Reading
 from densecap_search.files import check_writable, json_text, write_text
 
@@ -69,19 +69,24 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
 @click.argument("collection", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path),
               help="A .jsonl or .csv file, or a folder.")
+@click.option("--outside", is_flag=True, help="Into a folder, also copy pictures that lie outside the table's folder.")
 @collection_options
-def export(collection: Path, output: Path, reading: Reading) -> None:
+def export(collection: Path, output: Path, outside: bool, reading: Reading) -> None:
     """Read any collection and write it again: as JSON Lines, as CSV, or as a folder of pictures with text files.
 
-    Captions arrive exactly as they were. A folder gets copies of the pictures.
+    Captions arrive exactly as they were. A folder gets copies of the pictures; a table may name any file of this
+    machine, so those that lie outside its folder are copied only with --outside, and no file that is no picture.
 
     \b
     densecap export photos/ -o photos.jsonl
     densecap export table.csv --caption-column beschreibung -o table.csv
     densecap export shards/ --format webdataset -o photos/
+    densecap export captions/table.jsonl --images /mnt/photos --outside -o copies/
     """
     from densecap_search.collection.export import export_collection
 
     found = read(collection, reading)
-    export_collection(found, output)
-    click.echo(f"{len(found)} pictures written to {output}")
+    inside = collection if collection.is_dir() else collection.absolute().parent
+    broken = export_collection(found, output, inside=None if outside else inside)
+    tell_skipped(broken)
+    click.echo(f"{len(found) - len(broken)} pictures written to {output}")

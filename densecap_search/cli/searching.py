@@ -27,7 +27,7 @@ from densecap_search.cli.terminal import (
     write_hits,
 )
 from densecap_search.errors import ConfigError
-from densecap_search.files import json_text
+from densecap_search.files import json_text, read_bytes
 
 
 @click.command()
@@ -135,11 +135,14 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
             print_hits(query, found, titled=len(results) > 1)
 
 
+QUERIES_BYTES = 1 << 28  # of a file of queries
+
+
 def _read_queries(path: Path) -> list[str]:
     from densecap_search.collection.text_files import decode
 
     try:
-        text = decode(path.read_bytes())
+        text = decode(read_bytes(path, QUERIES_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
     if "\0" in text:

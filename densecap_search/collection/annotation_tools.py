@@ -14,8 +14,10 @@ from densecap_search.collection.records import Skipped
 from densecap_search.collection.rows import IMAGE_COLUMNS, matches
 from densecap_search.collection.source import Row, Rows, Source
 from densecap_search.collection.splits import normal_split
+from densecap_search.collection.text_files import TABLE_BYTES
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
+from densecap_search.files import read_bytes
 
 _SAY = ("caption", "captions", "description", "text", "comment")
 
@@ -72,7 +74,7 @@ def is_cvat(source: Source) -> str | None:
 def read_cvat(source: Source) -> Rows:
     """An image is a row; the attributes called caption, description or text are its captions."""
     try:
-        tree = fromstring(source.path.read_bytes())
+        tree = fromstring(read_bytes(source.path, TABLE_BYTES))
     except (ParseError, DefusedXmlException, ValueError) as error:
         raise CollectionError(f"{source.path} is no whole XML: {error}") from error
     images = list(tree.iter("image"))

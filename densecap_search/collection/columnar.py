@@ -8,11 +8,8 @@ from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from PIL import Image
-
 from densecap_search.collection.delimited import rows_of_cells
-from densecap_search.collection.image_types import register_plugins
-from densecap_search.collection.images import DECODING_ERRORS
+from densecap_search.collection.images import DECODING_ERRORS, open_stream
 from densecap_search.collection.rows import IMAGE_COLUMNS, matches
 from densecap_search.collection.source import Row, Rows, Source
 from densecap_search.collection.unpacked import unpacked_rows
@@ -175,9 +172,8 @@ def _suffix(data: bytes, path: str) -> str:
     named = PurePosixPath(path).suffix.lower()
     if is_picture(path):
         return named
-    register_plugins()
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_stream(io.BytesIO(data)) as image:
             return _SUFFIXES.get(image.format or "", f".{(image.format or 'jpg').lower()}")
     except DECODING_ERRORS:
         return ".jpg"

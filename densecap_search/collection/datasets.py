@@ -13,9 +13,10 @@ from densecap_search.collection.json_tables import as_row, read_json, read_jsonl
 from densecap_search.collection.records import Skipped
 from densecap_search.collection.source import Row, Rows, Source
 from densecap_search.collection.splits import normal_split
-from densecap_search.collection.text_files import decode, parse_json
+from densecap_search.collection.text_files import TABLE_BYTES, decode, parse_json
 from densecap_search.collection.walk import find_images
 from densecap_search.errors import CollectionError
+from densecap_search.files import is_file, is_folder, read_bytes
 
 
 def _changed(rows: Rows, change: Callable[[int, Row], Row | Skipped]) -> Rows:
@@ -203,7 +204,7 @@ def read_dci(source: Source) -> Rows:
 def _dci_splits(source: Source) -> dict[str, str]:
     """The stem of a photo or annotation → its split."""
     file = next((place / "splits.json" for place in (source.path, source.path.parent)
-                 if (place / "splits.json").is_file()), None)
+                 if is_file(place / "splits.json")), None)
     found = _object(file) if file else None
     if not isinstance(found, dict):
         return {}
@@ -216,8 +217,8 @@ def _dci_splits(source: Source) -> dict[str, str]:
 
 def _annotations(source: Source) -> list[Path]:
     for folder in (source.path / "annotations", source.path):
-        if source.path.is_dir() and folder.is_dir():
-            files = [folder / name for name in replace(source, path=folder).names
+        if source.path.is_dir() and is_folder(folder):
+            files = [folder / name for name in replace(source, path=folder).names_if_readable
                      if name.lower().endswith(".json") and not name.startswith(".") and name != "splits.json"]
             if files:
                 return files
@@ -227,7 +228,7 @@ def _annotations(source: Source) -> list[Path]:
 def _object(file: Path) -> Any:
     """The JSON value of a small file; the reason, as text, where there is none."""
     try:
-        return parse_json(decode(file.read_bytes()))
+        return parse_json(decode(read_bytes(file, TABLE_BYTES)))
     except ValueError as error:
         return str(error)
     except OSError as error:
@@ -235,7 +236,7 @@ def _object(file: Path) -> Any:
 
 
 def _optional_list(file: Path) -> list[Any]:
-    found = _object(file) if file.is_file() else None
+    found = _object(file) if is_file(file) else None
     return found if isinstance(found, list) else []
 
 

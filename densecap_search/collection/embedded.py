@@ -11,8 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageFile, IptcImagePlugin
 
 from densecap_search.collection.captions import is_placeholder
-from densecap_search.collection.image_types import register_plugins
-from densecap_search.collection.images import DECODING_ERRORS
+from densecap_search.collection.images import DECODING_ERRORS, opened
 from densecap_search.collection.text_files import utf_8_or_cp1252, utf_16
 from densecap_search.collection.xmp import read_xmp
 
@@ -26,9 +25,8 @@ def embedded_caption(path: Path) -> str | None:
     What a camera writes into every picture (`OLYMPUS DIGITAL CAMERA`) is no caption. None also for files that
     cannot be opened: whoever opens them next says why.
     """
-    register_plugins()
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             for read in (_from_xmp, _from_iptc, _from_description, _from_comment):
                 text = _tried(read, image)
                 if text and not is_placeholder(text):

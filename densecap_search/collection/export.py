@@ -6,23 +6,37 @@ import os
 import shutil
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from densecap_search.collection.images import not_a_picture
 from densecap_search.collection.readers import read_collection
-from densecap_search.collection.records import Collection, Record
+from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.text_files import decode
 from densecap_search.collection.walk import SYSTEM_FOLDERS, is_picture
 from densecap_search.errors import CollectionError
-from densecap_search.files import atomic_file, csv_text, json_lines, temporary_folder, write_text
+from densecap_search.files import (
+    atomic_file,
+    cache_folder,
+    csv_text,
+    json_lines,
+    open_file,
+    temporary_folder,
+    write_text,
+)
 
 _TAKEN = {"image", "file_name", "caption", "captions", "id", "split", "group", "burst"}
 _OTHER_FILES = (".json", ".jsonlines", ".tsv", ".txt", ".parquet", ".arrow", ".tar", ".zip", ".gz", ".xls", ".xlsx",
                 ".ods", ".html", ".md", ".yaml", ".db")  # asked for as a file, not a folder
 
 
-def export_collection(collection: Collection, path: Path) -> None:
-    """Write a .jsonl or .csv table, or a folder with copies of the pictures."""
+def export_collection(collection: Collection, path: Path, *, inside: Path | None = None) -> list[Skipped]:
+    """Write a .jsonl or .csv table, or a folder with copies of the pictures; what was left out of it.
+
+    inside: the folder in which all pictures that are copied must lie (those taken out of shards aside): a table may
+    name any file of this machine. None: anywhere.
+    """
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         export_jsonl(collection, path)
@@ -31,7 +45,8 @@ def export_collection(collection: Collection, path: Path) -> None:
     elif suffix in _OTHER_FILES:
         raise CollectionError(f"cannot export to {path}: the name must end in .jsonl or .csv, or be that of a folder")
     else:
-        export_folder(collection, path)
+        return export_folder(collection, path, inside=inside)
+    return []
 
 
 def export_jsonl(collection: Collection, path: Path) -> None:
@@ -57,14 +72,25 @@ def export_csv(collection: Collection, path: Path) -> None:
     write_text(path, csv_text(["image", "caption", *names], lines, quote_all=True))
 
 
-def export_folder(collection: Collection, path: Path) -> None:
+def export_folder(collection: Collection, path: Path, *, inside: Path | None = None) -> list[Skipped]:
     """Copies of the pictures, a text file beside each that has one caption, and metadata.jsonl where needed.
 
+    Files that do not open as pictures are not copied; they are returned with the reasons. inside: as above.
     It is needed where the text files alone would be read as another collection: several captions a picture, splits,
     groups, columns, ids that are no file names. Where it is there, it is what is read.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CollectionError(f"cannot export to {path}: it is not an empty folder; choose another name")
+    outside = _outside(collection.records, inside) if inside else []
+    if outside:
+        raise CollectionError(f"{len(outside)} of {len(collection)} pictures lie outside {inside}, the first is "
+                              f"{outside[0]}; --outside copies them too")
+    checked = [(record, not_a_picture(record.image)) for record in collection.records]
+    broken = [found for _, found in checked if found is not None]
+    collection = replace(collection, records=tuple(record for record, found in checked if found is None))
+    if not collection.records:
+        raise CollectionError(f"nothing to export to {path}: no file of {collection.name} opens as a picture; the "
+                              f"first: {broken[0] if broken else 'there is none'}")
     with temporary_folder(path.parent, path.name) as temporary:
         names = [_copy(record, name, temporary) for record, name in zip(
             collection.records, _file_names(collection.records), strict=True)]
@@ -76,12 +102,21 @@ def export_folder(collection: Collection, path: Path) -> None:
         if path.exists():
             path.rmdir()
         temporary.rename(path)
+    return broken
+
+
+def _outside(records: Sequence[Record], folder: Path) -> list[Path]:
+    """The pictures that lie, once links are followed, neither below a folder nor where shards are unpacked."""
+    places = (folder.resolve(), (cache_folder() / "webdataset").resolve())
+    return [record.image for record in records
+            if not any(record.image.resolve().is_relative_to(place) for place in places)]
 
 
 def _copy(record: Record, name: str, folder: Path) -> str:
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(record.image, target)
+    with open_file(record.image) as source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
     side = target.with_suffix(".txt")
     if len(record.captions) == 1 and not side.exists():
         data = (record.captions[0] + "\n").encode("utf-8", "surrogatepass")

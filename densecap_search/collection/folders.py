@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from densecap_search import files
 from densecap_search.collection import side_files
 from densecap_search.collection.columnar import read_columnar
 from densecap_search.collection.delimited import read_csv
@@ -96,14 +97,14 @@ def is_imagefolder(source: Source) -> str | None:
 
 def read_imagefolder(source: Source) -> Rows:
     """Every metadata file's rows; those in train/, validation/ and test/ take their split from the folder."""
-    files = _metadata_files(source)
-    if not files:
+    tables = _metadata_files(source)
+    if not tables:
         raise CollectionError(f"{source.path} holds no metadata.jsonl, .csv or .parquet with a column file_name; "
                               "choose another --format")
-    source.done.update(files)
+    source.done.update(tables)
     reading = replace(source.reading, image_column="file_name")
     before = number = 0
-    for file in files:
+    for file in tables:
         before += number
         number = 0
         inside = file.parent.relative_to(source.path).as_posix()
@@ -124,21 +125,21 @@ def _metadata_files(source: Source) -> list[Path]:
     if not source.path.is_dir():
         return []
     for root in (source.path, source.path / "data"):
-        places = [root, *_folders_in(root, source.reading.hidden)] if root.is_dir() else []
+        places = [root, *_folders_in(root, source.reading.hidden)] if files.is_folder(root) else []
         found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
-        files = [file for file in found if file is not None]
-        if files:
-            return files[:1] if files[0].parent == root else files
+        tables = [file for file in found if file is not None]
+        if tables:
+            return tables[:1] if tables[0].parent == root else tables
     return []
 
 
 def _folders_in(root: Path, hidden: bool) -> list[Path]:
-    return [root / name for name in Source(root).names
-            if (hidden or not name.startswith(".")) and (root / name).is_dir()]
+    return [root / name for name in Source(root).names_if_readable
+            if (hidden or not name.startswith(".")) and files.is_folder(root / name)]
 
 
 def _names_files(path: Path) -> bool:
-    if not path.is_file():
+    if not files.is_file(path):
         return False
     if path.suffix == ".parquet":
         return True
@@ -175,20 +176,20 @@ def _twin(place: Path) -> Path | None:
     stems = dict.fromkeys(unicodedata.normalize(form, place.stem) for form in ("NFC", "NFD"))
     endings = [spelling for ending in side_files.TEXTS for spelling in (ending, ending.upper())]
     candidates = (place.with_name(stem + suffix) for stem in (place.stem, place.name, *stems) for suffix in endings)
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if files.is_file(path)), None)
 
 
 def _twins(source: Source) -> tuple[str, str] | None:
     if not source.path.is_dir() or any(is_picture(name) for name in source.names):
         return None
-    lower = {name.lower(): name for name in source.names if (source.path / name).is_dir()}
+    lower = {name.lower(): name for name in source.names if files.is_folder(source.path / name)}
     pairs = ((lower[image], lower[text]) for image in _IMAGES for text in _TEXTS if image in lower and text in lower)
     return next((pair for pair in pairs if _has_texts(source.path / pair[1])), None)
 
 
 def _has_texts(folder: Path) -> bool:
     return any(name.lower().endswith(side_files.TEXTS)
-               for place in (folder, *_folders_in(folder, False)[:1]) for name in Source(place).names)
+               for place in (folder, *_folders_in(folder, False)[:1]) for name in Source(place).names_if_readable)
 
 
 def _needs_folder(source: Source) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+
+from PIL import Image
 
 # Sensor data of cameras. Many of them are TIFF files within, of which Pillow would take a stamp-sized preview.
 RAW_SUFFIXES = frozenset(
@@ -33,6 +36,9 @@ NOT_PICTURES: Mapping[str, str] = {
     **dict.fromkeys((".im", ".iim", ".vst"), "mostly files of other programs that share the ending"),
 }
 
+# The same by Pillow's names: a file's ending says nothing about its content.
+_LEFT_ALONE = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+
 _PLUGINS = (("pillow_heif", "register_heif_opener"), ("pillow_jxl", None))  # module, and what to call; None: importing
 _registered = False
 _lock = Lock()  # pictures are opened by threads, and the first must not be asked before its opener is there
@@ -52,6 +58,14 @@ def register_plugins() -> None:
             if function is not None:
                 getattr(plugin, function)()
         _registered = True
+
+
+@lru_cache(maxsize=1)
+def picture_formats() -> tuple[str, ...]:
+    """Pillow's names of the formats that are read, once the plugins are registered."""
+    Image.preinit()  # the usual ones are tried first
+    Image.init()
+    return tuple(name for name in Image.ID if name not in _LEFT_ALONE)
 
 
 def needs(path: Path) -> str | None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
-from densecap_search.collection.image_types import RAW_SUFFIXES, needs, register_plugins
+from densecap_search.collection.image_types import RAW_SUFFIXES, needs, picture_formats, register_plugins
 from densecap_search.collection.records import Skipped
+from densecap_search.files import is_file, open_file
 
+T = TypeVar("T")
 MAX_PIXELS = 178_956_970  # 0.5 GiB as RGB: larger pictures are left out with a reason
 DECODER_VERSION = 1  # raise it when open_image returns other pixels: caches are keyed by it
+_ORIENTATION = 0x0112  # EXIF
+_BAND_PIXELS = 1 << 22
+_RAW_BYTES = 14  # a pixel, while LibRaw develops it: the mosaic, four channels of 16 bits, and the result
 
 # Pillow's decoders raise any of these on damaged files; each means only that this file is damaged.
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, TypeError, KeyError, IndexError,
@@ -35,31 +43,112 @@ def open_image(path: Path, *, min_side: int | None = None, max_pixels: int = MAX
     profile, 16-bit greys scaled (not clipped) to 8 bits, the first frame of an animation.
     min_side: the shorter side that is needed, in pixels; JPEGs are then decoded at a fraction of their size
     that keeps at least twice as much. max_pixels: larger pictures are skipped.
+    Where threads open many pictures, use :func:`use_image`, which bounds what they hold together.
     """
-    register_plugins()
+    return use_image(path, lambda image: image, min_side=min_side, max_pixels=max_pixels)
+
+
+def use_image(path: Path, use: Callable[[Image.Image], T], *, min_side: int | None = None,
+              max_pixels: int = MAX_PIXELS) -> T | Skipped:
+    """What ``use`` makes of :func:`open_image`'s picture, or why that cannot be had.
+
+    Until ``use`` returns, the picture counts among :data:`IN_FLIGHT`: of large ones only so many are in memory at once
+    as fit, whatever the number of threads. ``use`` opens no other picture and keeps none.
+    """
+    with ExitStack() as held:
+        image = _decoded(path, min_side, max_pixels, held)
+        return image if isinstance(image, Skipped) else use(image)
+
+
+def _decoded(path: Path, min_side: int | None, max_pixels: int, held: ExitStack) -> Image.Image | Skipped:
+    """held: gets the reservation of the picture's memory."""
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            return Skipped(str(path), "a folder, not a picture")
-        if size == 0:
-            return Skipped(str(path), "empty file")
         if path.suffix.lower() in RAW_SUFFIXES:
-            return _open_raw(path, min_side, max_pixels)
-        with Image.open(path) as image:
+            with open_file(path):  # whether it is a file
+                return _open_raw(path, min_side, max_pixels)
+        with opened(path) as image:
             width, height = image.size
             if width * height > max_pixels:
                 return _too_large(path, width, height, max_pixels)
             if min_side and image.format == "JPEG":
                 image.draft(None, _draft_size(image.size, 2 * min_side))
-            return _to_rgb(ImageOps.exif_transpose(image))
-    except FileNotFoundError:
-        return Skipped(str(path), "no such file")
-    except UnidentifiedImageError:
-        return Skipped(str(path), needs(path) or "not a picture that Pillow can read")
-    except PermissionError:
-        return Skipped(str(path), "no permission to read it")
+            held.enter_context(IN_FLIGHT.reserved(_bytes_of(image)))
+            return _to_rgb(image)
     except DECODING_ERRORS as error:
-        return Skipped(str(path), f"damaged picture ({' '.join(str(error).split()) or type(error).__name__})")
+        return Skipped(str(path), _reason(path, error))
+
+
+def not_a_picture(path: Path) -> Skipped | None:
+    """Why a file is no picture, by its beginning; None where it opens as one. Nothing is decoded."""
+    try:
+        if path.suffix.lower() in RAW_SUFFIXES:
+            with open_file(path):
+                return _raw_reason(path)
+        with opened(path):
+            return None
+    except DECODING_ERRORS as error:
+        return Skipped(str(path), _reason(path, error))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """A picture file as Pillow opens it, nothing decoded yet. Errors: any of DECODING_ERRORS."""
+    with open_file(path) as file, open_stream(file) as image:
+        yield image
+
+
+def open_stream(file: IO[bytes]) -> Image.Image:
+    """The same of bytes. Formats whose reading would start another program (EPS: Ghostscript) are not among them."""
+    register_plugins()
+    return Image.open(file, formats=picture_formats())
+
+
+class Reserve:
+    """Bytes that threads may hold together; one alone may take more than there are."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._held = total, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def reserved(self, count: int) -> Iterator[None]:
+        """Wait until so many bytes are free, or nobody holds any, and hold them for the length of the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._held + count <= self._total)
+            self._held += count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= count
+                self._changed.notify_all()
+
+
+IN_FLIGHT = Reserve(1 << 30)  # of decoded pictures
+
+
+def _bytes_of(image: Image.Image) -> int:
+    """What Pillow needs for a picture: 4 bytes a pixel (1 of greys and palettes), and 4 for its RGB where that is
+    another; turned ones are there twice for a moment."""
+    width, height = image.size
+    own = 1 if image.mode in ("1", "L", "P") else 4
+    turned = bool(image.getexif().get(_ORIENTATION, 1) != 1)
+    return width * height * (own * (1 + turned) + 4 * (image.mode != "RGB"))
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "a folder, not a picture"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if isinstance(error, UnidentifiedImageError):
+        empty = is_file(path) and path.stat().st_size == 0
+        return "empty file" if empty else needs(path) or "not a picture that Pillow can read"
+    if isinstance(error, OSError) and error.errno == errno.EINVAL and error.strerror:
+        return error.strerror  # a pipe or a device
+    return f"damaged picture ({' '.join(str(error).split()) or type(error).__name__})"
 
 
 def _too_large(path: Path, width: int, height: int, max_pixels: int) -> Skipped:
@@ -67,19 +156,33 @@ def _too_large(path: Path, width: int, height: int, max_pixels: int) -> Skipped:
                               f"{width * height * 3 / 2**30:.1f} GiB of memory; --max-pixels raises it")
 
 
+def _raw_reason(path: Path) -> Skipped | None:
+    found = _with_raw(path, lambda raw: None)
+    return found if isinstance(found, Skipped) else None
+
+
 def _open_raw(path: Path, min_side: int | None, max_pixels: int) -> Image.Image | Skipped:
     """Sensor data developed by LibRaw with the camera's white balance; it turns them upright itself."""
+
+    def develop(raw: Any) -> Image.Image | Skipped:
+        width, height = raw.sizes.width, raw.sizes.height
+        if width * height > max_pixels:
+            return _too_large(path, width, height, max_pixels)
+        half = bool(min_side) and min(width, height) >= 4 * int(min_side or 0)  # quick, and twice what is needed
+        with IN_FLIGHT.reserved(width * height * _RAW_BYTES):
+            return Image.fromarray(raw.postprocess(use_camera_wb=True, output_bps=8, half_size=half))
+
+    return _with_raw(path, develop)
+
+
+def _with_raw(path: Path, use: Callable[[Any], T]) -> T | Skipped:
     try:
         import rawpy
     except ImportError:
         return Skipped(str(path), str(needs(path)))
     try:
         with rawpy.imread(str(path)) as raw:
-            width, height = raw.sizes.width, raw.sizes.height
-            if width * height > max_pixels:
-                return _too_large(path, width, height, max_pixels)
-            half = bool(min_side) and min(width, height) >= 4 * int(min_side or 0)  # quick, and twice what is needed
-            return Image.fromarray(raw.postprocess(use_camera_wb=True, output_bps=8, half_size=half))
+            return use(raw)
     except rawpy.LibRawError as error:
         reason = error.args[0] if error.args else error
         reason = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
@@ -92,15 +195,26 @@ def _draft_size(size: tuple[int, int], min_side: int) -> tuple[int, int]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    """Upright and RGB; no copy that is not needed, for a picture may take most of the memory there is."""
+    ImageOps.exif_transpose(image, in_place=True)
     image.load()
     if image.mode in ("CMYK", "LAB") and image.info.get("icc_profile"):
         image = _through_profile(image)
     if image.mode.startswith("I") or image.mode == "F":
         image = _grey_to_8_bits(image)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")
+        return _over_white(image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """In bands, so that beside the picture and the result there is little."""
+    whole = Image.new("RGB", image.size)
+    rows = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        whole.paste(Image.alpha_composite(Image.new("RGBA", band.size, "white"), band).convert("RGB"), (0, top))
+    return whole
 
 
 def _through_profile(image: Image.Image) -> Image.Image:

@@ -7,9 +7,10 @@ from typing import Any
 
 from densecap_search.collection.records import Skipped
 from densecap_search.collection.source import Row, Rows, Source
-from densecap_search.collection.text_files import decode, parse_json, text_lines
+from densecap_search.collection.text_files import TABLE_BYTES, decode, parse_json, text_lines
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
+from densecap_search.files import read_bytes
 
 
 def is_captions_by_name(source: Source) -> str | None:
@@ -65,7 +66,7 @@ def read_json(source: Source) -> Rows:
     items = source.value if key is None else source.value[key]
     if items is None:
         try:
-            items = parse_json(decode(source.path.read_bytes()))
+            items = parse_json(decode(read_bytes(source.path, TABLE_BYTES)))
         except ValueError as error:
             raise CollectionError(f"{source.path} is not JSON: {error}") from error
     if not isinstance(items, list):

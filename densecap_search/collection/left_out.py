@@ -10,6 +10,7 @@ from pathspec import GitIgnoreSpec
 
 from densecap_search.collection.text_files import text_lines
 from densecap_search.errors import CollectionError
+from densecap_search.files import is_file
 
 IGNORE_FILE = ".densecapignore"  # patterns as in a .gitignore, at the root of a collection
 NO_MEDIA = ".nomedia"  # Android's mark for a folder whose pictures no gallery shows
@@ -20,7 +21,7 @@ Excluded = Callable[[str], bool]  # a path, of a folder with a / at its end → 
 def left_out(folder: Path, patterns: Sequence[str]) -> Excluded:
     """Which paths below a folder are left out, by patterns and by the ignore file that lies in it."""
     file = folder / IGNORE_FILE
-    lines = [line.rstrip("\r\n") for line in text_lines(file)] if file.is_file() else []
+    lines = [line.rstrip("\r\n") for line in text_lines(file)] if is_file(file) else []
     if not lines and not patterns:
         return lambda path: False
     try:

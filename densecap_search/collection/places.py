@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from urllib.parse import unquote, urlsplit
 
 from densecap_search.collection.walk import is_picture
+from densecap_search.files import is_file, is_folder
 
 # Folders in which people keep the pictures of a table, in lower case: `images`, `Images`, `flickr30k_images`, …
 _USUAL = re.compile(r"(.*[_\- ])?(images?|imgs?|pictures?|pics|photos?|jpe?gs?|dataset)")
@@ -32,7 +33,7 @@ def usual_folders(folder: Path) -> list[Path]:
     """The folders beside a table in which pictures usually lie; of a folder of tables, those beside it too."""
     places = [folder, folder.parent] if _OF_TABLES.fullmatch(folder.name) else [folder]
     return [Path(entry.path) for place in places for entry in _entries(place)
-            if _USUAL.fullmatch(entry.name.lower()) and entry.is_dir()]
+            if _USUAL.fullmatch(entry.name.lower()) and is_folder(Path(entry.path))]
 
 
 def locate(values: Iterable[str], folders: Sequence[Path], pictures: Callable[[], Iterable[Path]]
@@ -131,7 +132,7 @@ def _at(folder: str, value: str, listing: Listing) -> str | None:
     for spelling in _spellings(value):
         try:  # os.path, not pathlib: a table may have millions of rows
             place = os.path.abspath(os.path.join(folder, os.path.expanduser(spelling)))  # noqa: PTH111, PTH118
-            if not stat.S_ISDIR(os.stat(place).st_mode):  # noqa: PTH116
+            if stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116
                 return place
         except (OSError, ValueError):  # over-long names, NUL bytes, half characters
             continue
@@ -157,7 +158,7 @@ def _in_any_form(folder: str, value: str, listing: Listing) -> str | None:
         if name is None:
             return None
         place = os.path.join(place, name)  # noqa: PTH118
-    return os.path.abspath(place) if Path(place).is_file() else None
+    return os.path.abspath(place) if is_file(Path(place)) else None
 
 
 def _in_folder(place: str) -> dict[str, str]:

@@ -14,14 +14,13 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePath
 from typing import Any
 
-from densecap_search.collection.text_files import decode, parse_json
+from densecap_search.collection.text_files import CAPTION_BYTES, decode, parse_json
 from densecap_search.collection.walk import is_picture
 from densecap_search.collection.xmp import Columns, read_xmp
 from densecap_search.files import read_bytes
 
 ENDINGS = (".caption", ".txt", ".xmp", ".json")  # the first that has a caption gives it
 TEXTS = (".caption", ".txt")
-_LARGEST = 1 << 26  # bytes of a side file: more is no caption
 _CUT = 42  # characters of the name of a JSON file, without ending and number, from which on Takeout may have cut it
 _ADDED = "supplemental-metadata"
 _EDITED = re.compile(r"(?i)[-_ ](edited|bearbeitet|modifié|editado|modificato|bewerkt|edytowane|redigerad)$")
@@ -67,7 +66,7 @@ def read(picture: Path, sides: Iterable[Path]) -> Said:
     for side in sides:
         ending = side.suffix.lower()
         try:
-            data = read_bytes(side, _LARGEST)
+            data = read_bytes(side, CAPTION_BYTES)
         except OSError as error:
             return Said(error=f"cannot read its caption file: {error.strerror}")
         if ending in TEXTS and captions:

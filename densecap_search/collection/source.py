@@ -11,10 +11,11 @@ from typing import Any
 
 from densecap_search.collection.records import Skipped
 from densecap_search.collection.side_files import pair
-from densecap_search.collection.text_files import decode, parse_json, text_lines, utf_16
+from densecap_search.collection.text_files import TABLE_BYTES, decode, parse_json, text_lines, utf_16
 from densecap_search.collection.walk import is_picture, walk
 from densecap_search.config import BY_CONTENT, Reading
 from densecap_search.errors import CollectionError
+from densecap_search.files import open_file, read_bytes
 
 Row = Mapping[str, Any]
 Rows = Iterable[tuple[int, Row | Skipped]]  # each with its number in the input, from 1
@@ -52,13 +53,21 @@ class Source:
         except OSError as error:
             raise CollectionError(f"cannot read the folder {self.path}: {error.strerror}") from error
 
+    @property
+    def names_if_readable(self) -> tuple[str, ...]:
+        """The same, and nothing of a folder that may not be read."""
+        try:
+            return self.names
+        except CollectionError:
+            return ()
+
     @cached_property
     def start(self) -> bytes:
         """The first bytes of a file; none of a folder."""
         if self.path.is_dir():
             return b""
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 return file.read(_WINDOW)
         except OSError as error:
             raise CollectionError(f"cannot read {self.path}: {error.strerror}") from error
@@ -81,7 +90,7 @@ class Source:
             item = _parsed(next(lines, ""))
             if isinstance(item, dict):
                 return item if next(lines, None) is None else None
-        return _parsed(decode(self.path.read_bytes()))
+        return _parsed(decode(read_bytes(self.path, TABLE_BYTES)))
 
     @cached_property
     def first(self) -> Mapping[str, Any]:

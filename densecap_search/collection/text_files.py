@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from densecap_search.files import open_file
+
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WINDOW = 1 << 12  # bytes that tell UTF-16 from the rest
+CAPTION_BYTES = 1 << 26  # of a file beside a picture: more is no caption
+TABLE_BYTES = 1 << 32  # of a file that must be in memory as a whole
+_LINE_BYTES = 1 << 28  # of a line of a table
 
 
 def decode(data: bytes) -> str:
@@ -53,15 +60,18 @@ def text_lines(path: Path) -> Iterator[str]:
 
     UTF-8 and Windows-1252 are told apart line by line: tables are often put together from both.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         wide = utf_16(file.read(_WINDOW))
         file.seek(0)
         if wide is None:
-            for number, line in enumerate(file):
-                yield utf_8_or_cp1252(line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line)
+            mark = b"\xef\xbb\xbf"
+            while line := file.readline(_LINE_BYTES):
+                if len(line) == _LINE_BYTES:
+                    raise OSError(errno.EFBIG, f"a line of more than {_LINE_BYTES / 1e6:,.0f} MB", str(path))
+                yield utf_8_or_cp1252(line.removeprefix(mark))
+                mark = b""
             return
-    with path.open(encoding=wide, errors="replace", newline="\n") as text:
-        yield from text
+        yield from io.TextIOWrapper(file, encoding=wide, errors="replace", newline="\n")
 
 
 def parse_json(text: str) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from densecap_search.collection.image_types import IMAGE_SUFFIXES
 from densecap_search.collection.left_out import NO_MEDIA, left_out
 from densecap_search.collection.records import Skipped
+from densecap_search.files import open_file
 
 # What file systems, network drives and desktops put between photographs, in lower case.
 SYSTEM_FOLDERS = frozenset((
@@ -87,7 +88,7 @@ def _is_wanted(place: str, name: str, hidden: bool) -> bool:
     if not name.startswith("._"):
         return True
     try:
-        with Path(place, name).open("rb") as file:
+        with open_file(Path(place, name)) as file:
             return file.read(4) != _APPLE_DOUBLE
     except OSError:
         return True  # named with its reason when it is opened

@@ -16,6 +16,7 @@ from densecap_search.collection.text_files import decode, parse_json
 from densecap_search.collection.unpacked import unpacked_rows
 from densecap_search.collection.walk import is_picture
 from densecap_search.errors import CollectionError
+from densecap_search.files import is_file
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _TEXT_BYTES = 1 << 26  # of a caption or its JSON: more is no caption
@@ -53,7 +54,7 @@ def _shards(source: Source) -> list[Path]:
     if source.path.is_dir():
         return [source.path / name for name in source.names
                 if name.lower().endswith(_SUFFIXES) and (source.reading.hidden or not name.startswith("."))
-                and (source.path / name).is_file()]
+                and is_file(source.path / name)]
     is_tar = source.start[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC) or source.path.name.lower().endswith(_SUFFIXES)
     return [source.path] if is_tar else []
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from densecap_search.collection.images import not_a_picture
 from densecap_search.collection.records import Collection, Content, Record, Skipped
 from densecap_search.files import hash_file
 from densecap_search.talk import SILENT, Talk
@@ -60,6 +61,9 @@ def read_contents(records: Sequence[Record], *, talk: Talk = SILENT, workers: in
 def _with_content(record: Record) -> Record | Skipped:
     if record.content is not None:
         return record
+    broken = not_a_picture(record.image)  # a table may name any file: what is no picture is not read
+    if broken is not None:
+        return broken
     try:
         before = record.image.stat()
         content = Content(hash_file(record.image), before.st_size, before.st_mtime_ns)

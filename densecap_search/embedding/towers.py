@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from densecap_search.collection.images import open_image
+from densecap_search.collection.images import use_image
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.embedding.cache import Array, RowCache
 from densecap_search.embedding.content import ahead
@@ -220,8 +220,7 @@ def queries_of(encoder: DualEncoder, found: TextRows) -> TextRows:
 
 def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
     """A picture as the image tower takes it, uint8 [3, H, W], or why it cannot be had."""
-    image = open_image(path, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
-    return image if isinstance(image, Skipped) else encoder.preprocess(image)
+    return use_image(path, encoder.preprocess, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
 
 
 def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS, open_image
+from densecap_search.collection.images import DECODER_VERSION, MAX_PIXELS, not_a_picture, use_image
 from densecap_search.collection.perceptual import SIDE, difference_hash
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.embedding.cache import RowCache
@@ -42,16 +42,17 @@ def look_at_pictures(records: Sequence[Record], *, max_pixels: int | None = None
     cache = RowCache(cache_folder() / "perceptual" / f"dhash-{DECODER_VERSION}-{limit}")
 
     def look(record: Record) -> tuple[str, Any] | Skipped:
+        broken = not_a_picture(record.image)
+        if broken is not None:
+            return broken
         try:
             content = hash_file(record.image)
         except OSError as error:
-            image = open_image(record.image)  # knows better words for it
-            reason = error.strerror or type(error).__name__
-            return image if isinstance(image, Skipped) else Skipped(str(record.image), reason)
+            return Skipped(str(record.image), error.strerror or type(error).__name__)
         if content in cache:
             return content, cache[content]
-        image = open_image(record.image, min_side=SIDE, max_pixels=limit)
-        return image if isinstance(image, Skipped) else (content, _row(difference_hash(image)))
+        code = use_image(record.image, difference_hash, min_side=SIDE, max_pixels=limit)
+        return code if isinstance(code, Skipped) else (content, _row(code))
 
     hashes: dict[str, str] = {}
     codes: dict[str, int] = {}

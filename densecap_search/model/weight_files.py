@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from densecap_search.errors import ModelError
+from densecap_search.files import read_bytes
 from densecap_search.model.layouts import State, strip_prefixes
 
+JSON_BYTES = 1 << 28  # of a configuration; the index of a model in a thousand shards has 10 MB
 FOLDER_FILES = ("model.safetensors", "model.safetensors.index.json",
                 "pytorch_model.bin", "pytorch_model.bin.index.json")
 _NESTED = ("state_dict", "model_state_dict", "model")  # where training programs put the weights in a checkpoint
@@ -73,7 +75,7 @@ def read_folder(folder: Path) -> State:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; anything else is an error."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_bytes(path, JSON_BYTES))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
