@@ -71,7 +71,8 @@ def text_lines(path: Path) -> Iterator[str]:
                 yield utf_8_or_cp1252(line.removeprefix(mark))
                 mark = b""
             return
-        yield from io.TextIOWrapper(file, encoding=wide, errors="replace", newline="\n")
+    with io.TextIOWrapper(open_file(path), encoding=wide, errors="replace", newline="\n") as text:
+        yield from text
 
 
 def parse_json(text: str) -> Any:
