@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from densecap_search.cli import collections, evaluating, publishing, searching, starting, training
+from densecap_search.cli import collections, evaluating, indexing, publishing, searching, starting, training
 from densecap_search.cli.group import main
 
 for _command in (starting.demo, collections.inspect_collection, collections.export, training.finetune,
-                 searching.index, searching.search, evaluating.evaluate, training.run_experiments, searching.serve,
+                 indexing.index, searching.search, evaluating.evaluate, training.run_experiments, searching.serve,
                  publishing.publish, starting.models):
     main.add_command(_command)
 

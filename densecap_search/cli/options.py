@@ -43,6 +43,11 @@ max_pixels_option = click.option(
     "a pixel. Default: 178956970.")
 
 
+where_option = click.option(
+    "--where", metavar="FILTER", help="Only pictures that meet a condition on their table's columns, or on folder, "
+    "split, date, collection: \"year >= 1990 and (place = 'Lyon' or folder under 'trips')\".")
+
+
 def collection_options(command: F) -> F:
     """How to read a collection; the command is handed all of it as one ``reading``."""
 

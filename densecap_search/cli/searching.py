@@ -1,4 +1,4 @@
-"""Commands about an index: index, search, serve."""
+"""Commands that use an index: search, serve."""
 
 from __future__ import annotations
 
@@ -7,80 +7,21 @@ from pathlib import Path
 
 import click
 
-from densecap_search import config
 from densecap_search.cli.options import (
     check_index,
-    collection_options,
     long_text_option,
     max_pixels_option,
     model_options,
     named_model,
-    read,
-    resize_option,
+    where_option,
 )
 from densecap_search.cli.terminal import (
     hit_rows,
     print_hits,
-    seconds_so_far,
-    tell_skipped,
-    terminal_talk,
     write_hits,
 )
 from densecap_search.errors import ConfigError
 from densecap_search.files import json_text, read_bytes
-
-
-@click.command()
-@click.argument("collection", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The index folder.")
-@model_options
-@collection_options
-@click.option("--type", "kind", type=click.Choice(["auto", *config.INDEX_NAMES]), default="auto", show_default=True,
-              help="flat is exact; hnsw, a graph for very many pictures, is not. auto: as it is, or flat.")
-@resize_option
-@max_pixels_option
-@click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
-@click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
-def index(collection: Path, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
-          device: str, reading: config.Reading, kind: str, resize: str | None, max_pixels: int | None, precision: str,
-          strict: bool) -> None:
-    """Make an index of a collection or a folder of pictures, or bring it up to date.
-
-    Run again, it encodes only pictures that are new or changed, and drops those that are gone.
-
-    \b
-    densecap index photos/ --model runs/mine -o indexes/mine
-    densecap index table.csv --model starter -o indexes/table
-    densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
-    """
-    from densecap_search.files import check_writable
-
-    talk = terminal_talk()
-    model = named_model(output, model_name, pretrained, arch, resize)
-    found = read(collection, reading)
-    check_writable(output)
-
-    from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
-    from densecap_search.retrieval.update import encode_share, update_index
-    from densecap_search.training.distributed import joined
-
-    encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
-    talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
-    with joined() as processes:
-        if processes.count > 1:
-            encode_share(processes.share(found.records), encoder, talk=talk)
-            processes.wait()
-        if not processes.first:
-            return
-    summary = update_index(found, encoder, model, output, kind=None if kind == "auto" else kind, strict=strict,
-                           talk=talk)
-    tell_skipped(summary.skipped[len(found.skipped):])
-    if summary.rebuilt_for:
-        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model.name}.")
-    state = "written" if summary.changed else "up to date"
-    click.echo(f"{output}: {len(summary.index)} pictures {state} ({summary.encoded} encoded, "
-               f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
-               f"in {seconds_so_far():.1f} s")
 
 
 @click.command()
@@ -89,21 +30,23 @@ def index(collection: Path, output: Path, model_name: str | None, pretrained: st
 @click.option("--image", type=click.Path(path_type=Path, dir_okay=False), help="Search by a picture.")
 @click.option("--queries", type=click.Path(path_type=Path, dir_okay=False),
               help="A text file with a caption a line, or a JSON list of captions.")
+@where_option
 @click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
 @model_options
 @long_text_option
 @max_pixels_option
-def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, k: int,
-           output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
-           device: str, long_text: str | None, max_pixels: int | None) -> None:
+def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, where: str | None,
+           k: int, output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None,
+           arch: str | None, device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
     densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
     densecap search indexes/mine --queries captions.txt -k 50 --output hits.csv
     densecap search indexes/mine --image photo.jpg
+    densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'"
     """
     if sum(value is not None for value in (caption, image, queries)) != 1:
         raise click.UsageError("give one of: a caption, --image FILE, --queries FILE")
@@ -112,14 +55,18 @@ def search(index_folder: Path, caption: str | None, image: Path | None, queries:
     model = named_model(None, model_name, pretrained, arch) if model_name else None
     captions = [caption] if caption is not None else _read_queries(queries) if queries is not None else []
     check_index(index_folder)
+    if where is not None:
+        from densecap_search.retrieval.filters import parse_filter
+
+        parse_filter(where)
 
     from densecap_search.retrieval.searcher import open_searcher  # torch: not before all that can be checked without
 
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if image is not None:
-        results = [(str(image), searcher.by_image(image, k))]
+        results = [(str(image), searcher.by_image(image, k, where))]
     else:
-        hits, truncation = searcher.by_captions(captions, k)
+        hits, truncation = searcher.by_captions(captions, k, where)
         if truncation.longer:
             click.echo(str(truncation), err=True)
         results = list(zip(captions, hits, strict=True))

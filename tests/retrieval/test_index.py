@@ -3,43 +3,22 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import make_tiny
+from made_indexes import index_of, vectors
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.neighbours import near_codes, near_vectors
 from densecap_search.errors import CollectionError, DensecapError, IndexFolderError, IndexMismatch
 from densecap_search.model.checkpoint import save_encoder
-from densecap_search.retrieval.approximate import Asked
-from densecap_search.retrieval.index import ImageIndex, load_index
+from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.index_types import INDEX_TYPES
-from densecap_search.retrieval.manifest import Manifest, Origin
-from densecap_search.retrieval.rows import Row
 from densecap_search.retrieval.searcher import Searcher, open_searcher
 from densecap_search.retrieval.update import update_index
-from densecap_search.retrieval.writing import write_new
-
-MANIFEST = Manifest(ModelConfig("m"), "f", "fp32", 16, 0, 0, "flat", "flat", 0, "", (), (Origin("c", "", ""),))
-
-
-def vectors(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
-
-
-def rows_of(count: int) -> list[Row]:
-    return [Row(-1, "c", f"i{row}", f"/i{row}.jpg", (f"caption i{row}",), f"{row:032x}") for row in range(count)]
-
-
-def index_of(matrix: np.ndarray, folder: Path, kind: str = "flat") -> ImageIndex:
-    manifest = replace(MANIFEST, dim=matrix.shape[1], index_type=kind, asked_type=kind)
-    write_new(folder, manifest, [(rows_of(len(matrix)), matrix)], lambda rows, stored, alive: Asked(matrix[:100], "pictures"))
-    return load_index(folder)
 
 
 @pytest.mark.parametrize("kind", INDEX_TYPES)

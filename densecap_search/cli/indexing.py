@@ -1,0 +1,164 @@
+"""The command index: make an index, bring it up to date, and look after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from densecap_search import config
+from densecap_search.cli.options import (
+    collection_options,
+    max_pixels_option,
+    model_options,
+    named_model,
+    read,
+    resize_option,
+)
+from densecap_search.cli.terminal import print_table, seconds_so_far, tell_skipped, terminal_talk
+from densecap_search.talk import Talk
+
+if TYPE_CHECKING:
+    from densecap_search.model.encoder import DualEncoder
+    from densecap_search.retrieval.index import ImageIndex
+    from densecap_search.retrieval.update import IndexSummary
+
+ASKED_RECALL = 0.95
+
+
+@click.command()
+@click.argument("collection", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The index folder.")
+@model_options
+@collection_options
+@click.option("--type", "kind", type=click.Choice(["auto", *config.INDEX_NAMES]),
+              help="flat looks at every vector; the others are for very many pictures and may miss some. auto chooses "
+                   "by their number and this machine's memory, and says why. Default: as it is, auto for a new index.")
+@resize_option
+@max_pixels_option
+@click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
+@click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--add", is_flag=True, help="Beside the collections that the index holds.")
+@click.option("--name", metavar="NAME", help="What the collection is called in the index. Default: as its folder.")
+@click.option("--prune", is_flag=True, help="Much of what the index holds is gone for good, or is to be replaced.")
+@click.option("--rebuild", is_flag=True, help="Encode every picture anew.")
+@click.option("--undo", is_flag=True, help="Go back to the index as it was before its last change.")
+@click.option("--list", "listed", is_flag=True, help="Show the collections of the index.")
+@click.option("--remove", metavar="NAME", help="Take a collection out of the index.")
+@click.option("--check", is_flag=True, help="Read every byte of the index and say whether it is as it was written.")
+def index(collection: Path | None, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+          device: str, reading: config.Reading, kind: str | None, resize: str | None, max_pixels: int | None,
+          precision: str, strict: bool, dry_run: bool, add: bool, name: str | None, prune: bool, rebuild: bool,
+          undo: bool, listed: bool, remove: str | None, check: bool) -> None:
+    """Make an index of a collection or a folder of pictures, or bring it up to date.
+
+    Run again, it looks at the files' sizes and times, encodes only pictures that are new or changed, and drops those
+    that are gone.
+
+    \b
+    densecap index photos/ --model runs/mine -o indexes/mine
+    densecap index photos/ -o indexes/mine --dry-run
+    densecap index scans/table.csv -o indexes/mine --add --name scans
+    densecap index --list -o indexes/mine
+    densecap index --undo -o indexes/mine
+    densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
+    """
+    talk = terminal_talk()
+    if sum((collection is not None, undo, listed, remove is not None, check)) != 1:
+        raise click.UsageError("give one of: a collection, --list, --remove NAME, --undo, --check")
+    if listed:
+        _list(output, talk)
+    elif undo:
+        _undo(output, talk)
+    elif remove is not None:
+        _remove(output, remove, talk)
+    elif check:
+        _check(output, talk)
+    if collection is None:
+        return
+    from densecap_search.files import check_writable
+
+    model = named_model(output, model_name, pretrained, arch, resize)
+    found = read(collection, reading)
+    check_writable(output)
+
+    from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
+    from densecap_search.retrieval.update import Wanted, bring_up_to_date, encode_share, preview_update
+    from densecap_search.training.distributed import joined
+
+    def load() -> DualEncoder:
+        encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
+        talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
+        return encoder
+
+    wanted = Wanted(kind, name, add, prune, rebuild, strict, collection, max_pixels, trust_files=True)
+    if dry_run:
+        click.echo(f"{output}: {preview_update(found, model, output, wanted, talk=talk)}; nothing was written")
+        return
+    with joined() as processes:
+        if processes.count > 1:
+            encode_share(processes.share(found.records), load(), talk=talk)
+            processes.wait()
+        if not processes.first:
+            return
+    summary = bring_up_to_date(found, load, model, output, wanted, talk=talk)
+    tell_skipped(summary.skipped[len(found.skipped):])
+    _tell(output, summary, model.name)
+
+
+def _tell(output: Path, summary: IndexSummary, model: str) -> None:
+    manifest = summary.index.manifest
+    if summary.rebuilt_for:
+        click.echo(f"The index was built by {summary.rebuilt_for}; it has been built anew by {model}.")
+    if summary.changed and manifest.reason:
+        click.echo(f"type {manifest.index_type}: {manifest.reason}")
+    made = manifest.approximation
+    if summary.changed and made and made.recall is not None:
+        doubt = "" if made.recall >= ASKED_RECALL else "; another --type may find more, and flat finds all"
+        click.echo(f"{made.kind} finds {100 * made.recall:.1f} % of the exact first ten ({made.queries} as queries)"
+                   f"{doubt}")
+    state = "written" if summary.changed else "up to date"
+    click.echo(f"{output}: {len(summary.index)} pictures {state} ({summary.encoded} encoded, "
+               f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
+               f"in {seconds_so_far():.1f} s")
+
+
+def _list(output: Path, talk: Talk) -> None:
+    from densecap_search.retrieval.index import load_index
+
+    found = load_index(output, talk=talk)
+    counts = dict(found.rows.query("SELECT source, count(*) FROM pictures GROUP BY source"))
+    rows = [[origin.name, str(counts.get(origin.name, 0)), origin.place or "-"] for origin in found.manifest.origins]
+    print_table(["collection", "pictures", "read from"], rows)
+    click.echo(f"{output}: {_described(found)}")
+
+
+def _described(found: ImageIndex) -> str:
+    return f"{len(found)} pictures by {found.manifest.model.name}, type {found.manifest.index_type}, {found.place.name}"
+
+
+def _undo(output: Path, talk: Talk) -> None:
+    from densecap_search.locks import locked
+    from densecap_search.retrieval.index import load_index
+    from densecap_search.retrieval.index_folder import current_place, undo
+
+    current_place(output)
+    with locked(output, "densecap index --undo"):
+        undo(output)
+    click.echo(f"{output} is as it was: {_described(load_index(output, talk=talk))}")
+
+
+def _remove(output: Path, name: str, talk: Talk) -> None:
+    from densecap_search.retrieval.update import remove_collection
+
+    click.echo(f"{output} without {name}: {_described(remove_collection(output, name, talk=talk))}")
+
+
+def _check(output: Path, talk: Talk) -> None:
+    from densecap_search.retrieval.index import load_index
+
+    found = load_index(output, talk=talk)
+    found.check_files()
+    click.echo(f"{output} is as it was written: {_described(found)}")
