@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain
@@ -98,14 +100,24 @@ def bring_up_to_date(
     workers: int | None = None, talk: Talk = SILENT,
 ) -> IndexSummary:
     """As :func:`update_index`; ``load`` is called where something must be encoded, or the model may be another."""
-    with written(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "densecap index"), written(folder):
+    with written(folder), _kept_if_made(folder), locked(folder, "densecap index"):
         sweep_leftovers(folder)
         job = _prepare(collection, model, folder, wanted, workers, talk)
         if job.old is not None and not wanted.prune:
             refuse_losses(job.changes, folder, collection.name, job.origin.name)
         return _Run(job, load, workers, talk).finish()
+
+
+@contextmanager
+def _kept_if_made(folder: Path) -> Iterator[None]:
+    """What goes wrong leaves no folder behind that was not there."""
+    was_there = folder.exists()
+    try:
+        yield
+    except BaseException:
+        if not was_there and not is_index(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def preview_update(collection: Collection, model: ModelConfig, folder: Path, wanted: Wanted, *,
