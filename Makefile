@@ -3,7 +3,7 @@ PYTHON ?= python
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 check: lint test ## style, types and the fast tests
 
@@ -20,7 +20,18 @@ test-slow: ## the tests that need the starter, real data, a browser or minutes
 bench: ## ratios of speed and memory
 	for script in benchmarks/objectives.py benchmarks/gradient_cache.py benchmarks/evaluate_size.py benchmarks/inspect_size.py; do $(PYTHON) $$script || exit 1; done
 
+commands: ## write docs/commands.md from the help texts
+	$(PYTHON) -m tools.command_page > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
+
+lowest-versions: ## find these versions anew, after a change of pyproject.toml (needs uv)
+	uv pip compile -q --python-version 3.10 --resolution lowest-direct --no-annotate --custom-compile-command "make lowest-versions" --extra test pyproject.toml -o .ci/lowest.txt
+
+lowest: ## the fast tests with the lowest versions that pyproject.toml allows (6 GB, below build/; needs uv)
+	uv venv -q --clear --python 3.10 build/lowest
+	uv pip install -q --python build/lowest/bin/python -r .ci/lowest.txt
+	build/lowest/bin/python -m pytest -q -m "not slow" -n auto
+
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)
 
-.PHONY: help check lint test test-slow bench serve
+.PHONY: help check lint test test-slow bench commands lowest-versions lowest serve

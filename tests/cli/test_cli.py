@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from densecap_search.retrieval.index import INDEX_TYPES, load_index
 from densecap_search.training.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "densecap_search/model/starter/README.md"]
 
 
 def run(*words: object, code: int = 0) -> Result:
@@ -43,29 +41,6 @@ def test_help_loads_neither_torch_nor_gradio():
 @pytest.mark.parametrize("command", sorted(main.commands))
 def test_every_command_has_help_with_an_example(command: str):
     assert f"densecap {command}" in run(command, "--help").output.split("\n\n", 1)[1]
-
-
-def commands_in(text: str) -> list[str]:
-    joined = text.replace("\\\n", " ")
-    found = [line.strip().removeprefix("$ ") for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", joined, re.DOTALL)
-             for line in block.splitlines()]
-    return [part.strip() for line in found for part in line.split("#")[0].split("&&") if part.strip().startswith("densecap ")]
-
-
-def help_examples() -> list[str]:
-    lines = [line for command in [main, *main.commands.values()] for line in (command.help or "").splitlines()]
-    return [re.split(r"\s{3,}", line.strip())[0] for line in lines if line.strip().startswith("densecap ")]
-
-
-def test_every_documented_command_parses():
-    documented = [command for page in PAGES for command in commands_in(page.read_text(encoding="utf-8"))]
-    assert len(documented) >= 10
-    for line in documented + help_examples():
-        words = shlex.split(line)[1:]
-        if words[0].startswith("-"):
-            continue
-        command = main.commands[words[0]]
-        command.make_context(words[0], words[1:], resilient_parsing=False)
 
 
 def test_the_settings_know_the_tables():
