@@ -30,6 +30,7 @@ LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PUBLISHED_AS = ("open_clip", "huggingface", "sentence-transformers", "onnx", "immich")
+INDEX_PUBLISHED_AS = ("parquet", "npy")
 DTYPES = ("fp32", "fp16", "int8")  # of published weights
 _SETTINGS_BYTES = 1 << 24
 STARTER = "starter"  # the name of the embedded model

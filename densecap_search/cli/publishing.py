@@ -12,10 +12,11 @@ from densecap_search.cli.terminal import terminal_talk
 
 
 @click.command()
-@click.argument("source", metavar="RUN")
+@click.argument("source", metavar="RUN|INDEX")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="The folder to make.")
-@click.option("--as", "name", required=True, type=click.Choice(config.PUBLISHED_AS), help="The library it is for.")
+@click.option("--as", "name", required=True, help="The library it is for.",
+              type=click.Choice((*config.PUBLISHED_AS, *config.INDEX_PUBLISHED_AS)))
 @click.option("--dtype", type=click.Choice(config.DTYPES), default="fp32", show_default=True,
               help="Of the weights; fp16 and int8 for onnx and immich.")
 @click.option("--license", "licence", default="other", show_default=True, metavar="NAME",
@@ -27,12 +28,20 @@ def publish(source: str, output: Path, name: str, dtype: str, licence: str, pret
     """Write a model as another library reads it, load it back with that library, and compare the vectors.
 
     RUN is a run folder, or anything else that --model takes. The folder gets a README.md with the run's figures.
+    An INDEX is written as parquet or npy: ids, pictures, captions and vectors.
 
     \b
     densecap publish runs/mine -o published/mine --as open_clip
     densecap publish runs/mine -o published/mine-onnx --as onnx --dtype int8
     densecap publish runs/mine -o published/mine-immich --as immich
+    densecap publish indexes/mine -o published/mine-vectors --as parquet
     """
+    if name in config.INDEX_PUBLISHED_AS:
+        from densecap_search.workflows.publish_index import publish_index
+
+        count = publish_index(Path(source), output, name)
+        click.echo(f"{output} holds {count} pictures; how to read it is in {output / 'README.md'}.")
+        return
     from densecap_search.workflows.publish import publish_run
 
     agreement = publish_run(named_model(None, source, pretrained, arch), output, name, dtype=dtype, licence=licence,

@@ -6,6 +6,7 @@ Pure functions on tensors by name and on what JSON files say; where a file lies 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,14 @@ State = dict[str, Tensor]
 Config = dict[str, Any]  # open_clip's model configuration
 
 _PREFIXES = re.compile(r"^((module|_orig_mod|_forward_module|model|clip|clip_model)\.)+")
+_FSDP = "_fsdp_wrapped_module."  # anywhere in a name
+_DEEPEST = 3  # parts of a prefix that is found by itself
+_STRAYS = 1  # names that may be no part of the model: a counter, a queue
 _OPENAI_EXTRAS = ("input_resolution", "context_length", "vocab_size")
 _VOCABULARY = 49408  # words of CLIP's own tokenizer, the only one that these layouts are read with
 _END_TOKEN = 49407
 _OLD_END_TOKEN = 2  # wrong in Hugging Face's first configurations; there it means "the largest token number"
 _HEAD_WIDTH = 64  # of every CLIP that OpenAI trained
-_LARGEST_WIDTH = 1024  # of OpenAI's image towers; wider ones of others (ViT-H, -g, -G) have heads of 80, 88, 104
 _EPS = 1e-5
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -70,11 +73,37 @@ def strip_prefixes(state: Mapping[str, Tensor]) -> State:
     """Without what wrappers put before a name (``module.``, ``_orig_mod.``, ``model.``, ``clip.`` …), in any order."""
     stripped: State = {}
     for name, value in state.items():
-        short = _PREFIXES.sub("", name)
+        short = _PREFIXES.sub("", name.replace(_FSDP, ""))
         if short in stripped:
             raise ModelError(f"it holds two tensors {short}, one of them as {name}; save one model alone")
         stripped[short] = value
     return stripped
+
+
+def strip_common_prefix(state: State) -> State:
+    """Without the one prefix (``net.``, ``student.``, …) that makes all names but at most one those of a layout.
+
+    The name that does not begin with it stays as it is. A state that fits as it is, or by no prefix, is returned as is.
+    """
+    if _fits(state):
+        return state
+    counts = Counter(".".join(parts[:depth]) + "." for name in state if (parts := name.split("."))
+                     for depth in range(1, min(len(parts), _DEEPEST + 1)))
+    for prefix, count in counts.most_common():
+        if count < len(state) - _STRAYS:
+            break
+        stripped = {name.removeprefix(prefix): value for name, value in state.items()}
+        if len(stripped) == len(state) and _fits(stripped):
+            return stripped
+    return state
+
+
+def _fits(names: Collection[str]) -> bool:
+    try:
+        find_layout(names)
+    except ModelError:
+        return False
+    return True
 
 
 def merge_long_clip(state: State) -> State:
@@ -122,13 +151,11 @@ def config_from_shapes(state: State) -> Config:
     return _config(state)
 
 
-def config_from_huggingface_shapes(state: State) -> Config:
-    """The same for a bare state dict of CLIPModel. Its activation is not told; QuickGELU, OpenAI's, is the norm."""
-    width = _shape(state, "visual.conv1.weight", 4)[0]
-    if width > _LARGEST_WIDTH:
-        raise ModelError(f"its image tower is {width} wide, and how many heads it has cannot be told from tensors; "
-                         "put its config.json beside it, or name the architecture with --arch")
-    return config_from_shapes(state)
+def refuse_to_guess(state: State) -> Config:
+    """A bare state dict of CLIPModel: with the other activation wrong by 4e-3, with other heads by 9e-2, silently."""
+    raise ModelError("tensors alone do not tell which activation and how many heads a CLIPModel has; put its "
+                     "config.json beside the file, or name the architecture with --arch, for example "
+                     "--arch ViT-B-16-quickgelu for OpenAI's weights or ViT-B-16 for LAION's")
 
 
 def config_from_huggingface(state: State, config: Mapping[str, Any]) -> Config:
@@ -185,7 +212,7 @@ LAYOUTS: dict[str, Layout] = {  # the more demanding first
                           plain_to_custom, config_from_shapes, True),
     "Hugging Face CLIPModel": Layout(("text_model.", "vision_model.", "text_projection.weight",
                                       "visual_projection.weight"),
-                                     huggingface_to_custom, config_from_huggingface_shapes, None),
+                                     huggingface_to_custom, refuse_to_guess, None),
     "open_clip CLIP": Layout(("positional_embedding", "text_projection", "visual."), plain_to_custom, None, None),
     "open_clip CustomTextCLIP": Layout(("text.", "visual."), dict, None, None),
 }

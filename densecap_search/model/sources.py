@@ -38,6 +38,7 @@ from densecap_search.model.weight_files import read_folder, read_json, read_stat
 from densecap_search.model.window import default_context_length, set_context_length
 
 RANDOM = "random"
+_MODEL_FILES = ("open_clip_config.json", "config.json")
 
 
 def load_encoder(model: ModelConfig, *, device: str = "auto", precision: str = "fp32", max_pixels: int | None = None
@@ -86,6 +87,7 @@ def open_clip_name(name: str) -> str:
 def _from_folder(path: Path) -> DualEncoder:
     if is_run(path):
         return load_run(path)
+    path = _model_within(path)
     refuse_code(path)
     if (path / "open_clip_config.json").is_file():
         return _from_schema(f"local-dir:{path}")
@@ -96,6 +98,22 @@ def _from_folder(path: Path) -> DualEncoder:
         return _from_weights(read_folder(path), path, None)
     raise ModelError(f"{path} is neither a run folder (no model.json), nor an open_clip folder (no "
                      "open_clip_config.json), nor a Hugging Face folder (no config.json)")
+
+
+def _model_within(folder: Path) -> Path:
+    """The folder itself, or the one model below it: ``0_CLIPModel``, or a snapshot in a cache of Hugging Face's hub."""
+    if any((folder / name).is_file() for name in _MODEL_FILES):
+        revision = folder / "0_CLIPModel"  # of sentence-transformers before 5.4, whose config.json is of the whole
+        return revision if (revision / "config.json").is_file() else folder
+    within = folder / "snapshots" if (folder / "snapshots").is_dir() else folder
+    main = folder / "refs" / "main"
+    if main.is_file() and (named := within / main.read_text(encoding="utf-8").strip()).is_dir():
+        return named
+    found = sorted(part for part in within.iterdir() if part.is_dir()
+                   and any((part / name).is_file() for name in _MODEL_FILES))
+    if len(found) > 1:
+        raise ModelError(f"{folder} holds several models; name one: {', '.join(part.name for part in found[:5])}")
+    return found[0] if found else folder
 
 
 def _from_schema(name: str) -> DualEncoder:
@@ -190,7 +208,9 @@ def _from_weights(state: State, path: Path, arch: str | None) -> DualEncoder:
     activation = "QuickGELU" if cfg.get("quick_gelu") else "GELU"
     spec = EncoderSpec(f"{path.name} ({arch or name}, {activation})", cfg, default_preprocess(**changes), 0)
     model = build_model(spec)
-    _load_exactly(model, state, path, "check --arch" if arch else f"it is not a whole {name} checkpoint")
+    stray = _load_exactly(model, state, path, "check --arch" if arch else f"it is not a whole {name} checkpoint")
+    if stray:
+        spec = replace(spec, source=f"{spec.source}, without its tensor {stray}")
     tokenizer = make_tokenizer(replace(spec, context_length=77), None) if arch is None \
         else _quietly(arch, lambda: open_clip.get_tokenizer(open_clip_name(arch)))
     return _at_default_window(model, spec, tokenizer)
@@ -230,11 +250,16 @@ def _processor(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _load_exactly(model: nn.Module, state: State, path: Path, hint: str) -> None:
+def _load_exactly(model: nn.Module, state: State, path: Path, hint: str) -> str | None:
+    """Load a whole state; returns the name of the one tensor, if any, that the model has no place for."""
     own = model.state_dict()
     state = {name: value for name, value in state.items() if name not in ("text.attn_mask", "attn_mask")}
     if "logit_scale" in state:
         state["logit_scale"] = state["logit_scale"].reshape(own["logit_scale"].shape)
+    extra = sorted(set(state) - set(own))
+    stray = extra[0] if len(extra) == 1 and not set(own) - set(state) else None
+    if stray:
+        del state[stray]
     wrong = sorted(set(own) ^ set(state))
     if wrong:
         raise ModelError(f"{path} does not fit this architecture: {len(set(own) - set(state))} tensors are missing and "
@@ -245,6 +270,7 @@ def _load_exactly(model: nn.Module, state: State, path: Path, hint: str) -> None
         raise ModelError(f"{path} does not fit this architecture: {name} is {tuple(state[name].shape)}, "
                          f"not {tuple(own[name].shape)}; {hint}")
     model.load_state_dict(state)
+    return stray
 
 
 def _at_default_window(model: Any, spec: EncoderSpec, tokenizer: Any) -> DualEncoder:

@@ -6,11 +6,13 @@ import io
 import json
 import pickle
 import zipfile
+from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,12 +20,25 @@ from torch import Tensor
 
 from densecap_search.errors import ModelError
 from densecap_search.files import read_bytes
-from densecap_search.model.layouts import State, strip_prefixes
+from densecap_search.model.layouts import State, strip_common_prefix, strip_prefixes
 
 JSON_BYTES = 1 << 28  # of a configuration; the index of a model in a thousand shards has 10 MB
 FOLDER_FILES = ("model.safetensors", "model.safetensors.index.json",
                 "pytorch_model.bin", "pytorch_model.bin.index.json")
-_NESTED = ("state_dict", "model_state_dict", "model")  # where training programs put the weights in a checkpoint
+# Where training programs put the weights in a checkpoint.
+_NESTED = ("state_dict", "model_state_dict", "state_dict_ema", "model", "module", "net", "weights")
+
+
+def _numpy_scalar() -> Any:
+    """What a pickled number of numpy names; it moved between numpy 1 and 2."""
+    return np.float64(0).__reduce__()[0]
+
+
+# What training programs put beside the weights: settings, and numbers of numpy. Making them runs nothing.
+_HARMLESS: list[Any] = [
+    Namespace, np.dtype, *{type(np.dtype(kind)) for kind in ("?", "i4", "i8", "f2", "f4", "f8")},
+    (_numpy_scalar(), "numpy.core.multiarray.scalar"), (_numpy_scalar(), "numpy._core.multiarray.scalar"),
+]
 
 
 def read_state(path: Path) -> State:
@@ -34,7 +49,8 @@ def read_state(path: Path) -> State:
         elif _is_torchscript(path):
             found = _read_torchscript(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(_HARMLESS):
+                found = torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
     except Exception as error:  # torch raises many kinds; each means that the file holds more than tensors, or less
@@ -48,7 +64,7 @@ def read_state(path: Path) -> State:
     if not tensors:
         raise ModelError(f"{path} holds no named tensors")
     try:
-        state = strip_prefixes(tensors)
+        state = strip_common_prefix(strip_prefixes(tensors))
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     return {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
