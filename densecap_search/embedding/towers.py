@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,37 @@ def check_finite(vectors: Array, names: Sequence[str]) -> None:
                          f"{names[broken[0]]!r}; its weights are damaged or its precision is too low")
 
 
-def check_images(encoder: DualEncoder, records: Sequence[Record], *, workers: int | None = None, talk: Talk = SILENT
-                 ) -> tuple[list[Record], tuple[Skipped, ...]]:
-    """The records whose pictures can be opened, and the reasons of the others; nothing is encoded."""
+@dataclass(frozen=True)
+class Opened:
+    """The records whose pictures can be opened, the reasons of the others, and the pixels of those that were kept.
+
+    pixels: content hash → uint8 [3, H, W].
+    """
+
+    records: list[Record]
+    skipped: tuple[Skipped, ...]
+    pixels: dict[str, Tensor]
+
+
+def open_pictures(
+    encoder: DualEncoder, records: Sequence[Record], *, keep_bytes: int = 0, workers: int | None = None,
+    talk: Talk = SILENT,
+) -> Opened:
+    """Open every picture (of records read before) once; nothing is encoded.
+
+    keep_bytes: how much memory the pixels may take that are kept, so that nothing need be decoded again.
+    """
     loaded = ahead(lambda record: read_pixels(encoder, record.image), records, workers)
-    results = list(zip(records, talk.each(
-        (pixels if isinstance(pixels, Skipped) else None for pixels in loaded), "checking", len(records), "pictures",
-    ), strict=True))
-    good = [record for record, broken in results if broken is None]
-    return good, tuple(broken for _, broken in results if broken is not None)
+    found = Opened([], (), {})
+    skipped: list[Skipped] = []
+    for record, pixels in zip(records, talk.each(loaded, "checking", len(records), "pictures"), strict=True):
+        if isinstance(pixels, Skipped):
+            skipped.append(pixels)
+            continue
+        found.records.append(record)
+        if (len(found.pixels) + 1) * pixels.nbytes <= keep_bytes:
+            found.pixels[record.hash] = pixels
+    return replace(found, skipped=tuple(skipped))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from densecap_search.errors import ConfigError
@@ -42,3 +44,11 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else device.type
+
+
+def free_memory() -> int:
+    """Bytes of main memory that nothing uses; 1 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 30

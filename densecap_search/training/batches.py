@@ -6,7 +6,7 @@ uninterrupted one would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -198,19 +198,24 @@ class _Source:
 
 @dataclass
 class PixelBatches(_Source):
-    """Batches of pictures and token numbers, for towers that train. texts: all segments of all captions."""
+    """Batches of pictures and token numbers, for towers that train.
+
+    texts: all segments of all captions. pixels: content hash → uint8 [3, H, W] of pictures that were opened before and
+    need not be decoded again.
+    """
 
     encoder: DualEncoder = field(kw_only=True)
     records: Sequence[Record] = field(kw_only=True)
     texts: Sequence[str] = field(kw_only=True)
     workers: int | None = field(default=None, kw_only=True)
+    pixels: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
     skipped: list[Skipped] = field(default_factory=list, kw_only=True)
 
     def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
         """Decode ahead of the training step; a picture that has become unreadable leaves its batch."""
         shares = self.shares(plan, start)
-        paths = [self.records[row].image for rows in shares for row in rows]
-        loaded = ahead(lambda path: read_pixels(self.encoder, path), paths, self.workers, window=AHEAD)
+        records = [self.records[row] for rows in shares for row in rows]
+        loaded = ahead(self._pixels_of, records, self.workers, window=AHEAD)
         for rows in shares:
             pixels = self.encoder.room_for(len(rows))  # filled in place: a list beside it would double it
             numbers: list[int] = []
@@ -225,6 +230,10 @@ class PixelBatches(_Source):
             kept = np.array(numbers, dtype=np.int64)
             tokens = self.encoder.tokenize([self.texts[number] for number in self.segments(kept, plan)]).ids
             yield Batch(pixels[: len(numbers)], tokens, *self.extras(kept, plan))
+
+    def _pixels_of(self, record: Record) -> Tensor | Skipped:
+        known = self.pixels.get(record.hash) if self.pixels else None
+        return read_pixels(self.encoder, record.image) if known is None else known
 
 
 @dataclass

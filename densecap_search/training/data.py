@@ -14,15 +14,18 @@ from densecap_search.collection.splits import Splits, group_numbers, split_colle
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.content import read_contents
-from densecap_search.embedding.towers import check_images, embed_texts, heads_of, image_rows, text_rows
+from densecap_search.embedding.towers import Opened, embed_texts, heads_of, image_rows, open_pictures, text_rows
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
+from densecap_search.model.device import free_memory
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.model.sources import RANDOM
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import ALONE, Processes
+
+KEPT_SHARE = 4  # of the free memory, one part in so many holds decoded pictures
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,20 @@ class TrainingData:
     skipped: tuple[Skipped, ...]
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What opening the pictures has left: for heads image_id → tower output, for others content hash → pixels."""
+
+    rows: Mapping[str, Array]
+    pixels: Mapping[str, Tensor]
+
+
 def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encoder: DualEncoder, strict: bool,
             processes: Processes, talk: Talk) -> TrainingData:
     """Splits, groups and batches of the pictures that can be read."""
     readable, unreadable = read_contents(collection.captioned, talk=talk, workers=train.workers)
-    records, broken, rows = _open_pictures(readable, train, encoder, processes, talk)
-    skipped = (*collection.skipped, *unreadable, *broken)
+    opened, known = _open_pictures(readable, train, encoder, processes, talk)
+    records, skipped = opened.records, (*collection.skipped, *unreadable, *opened.skipped)
     if strict and skipped:
         raise CollectionError(f"{collection.name}: {len(skipped)} pictures cannot be used, the first: {skipped[0]}; "
                               "mend them or train without --strict")
@@ -53,7 +64,7 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
                               seed=config.split_seed)
     offered = splits
     splits = replace(splits, train=take_fraction(splits.train, config.data.fraction, train.seed))
-    batches, groups, truncation = _grouped_batches(splits.train, rows, config, train, encoder, processes, talk)
+    batches, groups, truncation = _grouped_batches(splits.train, known, config, train, encoder, processes, talk)
     if config.model.pretrained == RANDOM and isinstance(batches, RowBatches):
         tuning.fit_standardisation(encoder, batches.image_rows, batches.text_rows)
     uncaptioned = len(collection) - len(collection.captioned)
@@ -74,39 +85,41 @@ def fold(train_records: Sequence[Record], val_records: Sequence[Record], config:
     """Another split of pictures that :func:`prepare` has read, for heads: their rows lie in the cache."""
     found = image_rows(encoder, train_records, workers=train.workers)
     rows = {train_records[row].image_id: values for row, values in zip(found.kept, found.rows, strict=True)}
-    batches, _, _ = _grouped_batches(train_records, rows, config, train, encoder, ALONE, SILENT)
+    batches, _, _ = _grouped_batches(train_records, _Known(rows, {}), config, train, encoder, ALONE, SILENT)
     return TrainingData(Splits(tuple(train_records), tuple(val_records), (), "made"), batches, ())
 
 
 def _grouped_batches(
-    records: Sequence[Record], rows: Mapping[str, Array], config: RunConfig, train: TrainConfig, encoder: DualEncoder,
+    records: Sequence[Record], known: _Known, config: RunConfig, train: TrainConfig, encoder: DualEncoder,
     processes: Processes, talk: Talk,
 ) -> tuple[Batches, list[int], Truncation]:
     """Batches of training records, who is of one group in them, and what is cut off their captions."""
     captions = [caption for record in records for caption in record.captions]
     # of what is read, because what is cut off makes no difference to the model
     groups = group_numbers(records, same_caption=_TokensOf(encoder, captions))
-    batches, truncation = _batches(records, captions, groups, rows, config, train, encoder, processes, talk)
+    batches, truncation = _batches(records, captions, groups, known, config, train, encoder, processes, talk)
     return batches, groups, truncation
 
 
 def _open_pictures(
     readable: Sequence[Record], train: TrainConfig, encoder: DualEncoder, processes: Processes, talk: Talk,
-) -> tuple[list[Record], tuple[Skipped, ...], dict[str, Array]]:
-    """The records whose pictures can be opened, the others with reasons, and for heads image_id → tower output."""
+) -> tuple[Opened, _Known]:
+    """What can be opened, and what need not be computed again."""
     if train.tune != "heads":  # what cannot be opened must be known before the first step
-        records, broken = check_images(encoder, readable, workers=train.workers, talk=talk)
-        return records, broken, {}
+        room = free_memory() // (KEPT_SHARE * processes.count)
+        opened = open_pictures(encoder, readable, keep_bytes=room, workers=train.workers, talk=talk)
+        return opened, _Known({}, opened.pixels)
     if processes.count > 1:  # each process encodes its share; then all find all of it in the cache
         image_rows(encoder, list(processes.share(readable)), workers=train.workers, talk=talk)
         processes.wait()
     found = image_rows(encoder, readable, workers=train.workers, talk=talk)
     records = [readable[row] for row in found.kept]
-    return records, found.skipped, {record.image_id: row for record, row in zip(records, found.rows, strict=True)}
+    rows = {record.image_id: row for record, row in zip(records, found.rows, strict=True)}
+    return Opened(records, found.skipped, {}), _Known(rows, {})
 
 
 def _batches(
-    records: Sequence[Record], captions: Sequence[str], groups: Sequence[int], rows: Mapping[str, Array],
+    records: Sequence[Record], captions: Sequence[str], groups: Sequence[int], known: _Known,
     config: RunConfig, train: TrainConfig, encoder: DualEncoder, processes: Processes, talk: Talk,
 ) -> tuple[Batches, Truncation]:
     counts = [len(record.captions) for record in records]
@@ -117,7 +130,7 @@ def _batches(
 
     if train.tune == "heads":
         found = text_rows(encoder, captions, talk=talk)
-        images = np.stack([rows[record.image_id] for record in records])
+        images = np.stack([known.rows[record.image_id] for record in records])
 
         def embed(numbers: Ints) -> Array:
             return mean_of(heads_of(encoder, "text", found.rows), found.counts)[numbers]
@@ -133,7 +146,9 @@ def _batches(
     segments = encoder.segments(captions)
     made = PixelBatches(counts, groups, batch_size, train.seed, processes, reference,
                         encode if train.batches == "neighbours" else None, _if_several(segments.counts),
-                        encoder=encoder, records=records, texts=segments.flat, workers=train.workers)
+                        encoder=encoder, records=records, texts=segments.flat, workers=train.workers,
+                        pixels={record.hash: known.pixels[record.hash] for record in records
+                                if record.hash in known.pixels})
     return made, segments.truncation
 
 

@@ -38,6 +38,7 @@ from densecap_search.training.objectives import OBJECTIVES, late_interaction
 from densecap_search.training.run_folder import BEST, CONFIG, LOG, SPLIT, read_split_file, write_splits
 
 SAVE_SECONDS = 30.0  # runs of a few seconds an epoch do not write the same 100 MB every time
+FUSED = ("cpu", "cuda")  # devices that have a fused AdamW in every version of torch that is allowed
 MAX_LOGIT_SCALE = 100.0  # Radford et al. 2021, §2.5
 
 
@@ -213,7 +214,8 @@ class _Job:
         self.trained, self.processes = trained, processes
         self.writes = writes and processes.first
         groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0))
+        # one kernel for all parameters, where the device has it
+        self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0), fused=encoder.device.type in FUSED)
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
         self.at = _Progress()
         self.average: dict[str, Tensor] = {}  # of the weights, where train.ema asks for it

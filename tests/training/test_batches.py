@@ -5,7 +5,8 @@ import torch
 from helpers import make_tiny
 
 from densecap_search.collection.splits import group_numbers
-from densecap_search.embedding.towers import read_pixels
+from densecap_search.embedding.content import read_contents
+from densecap_search.embedding.towers import open_pictures, read_pixels
 from densecap_search.training.batches import PixelBatches, Plan, RowBatches, plan_epoch, steps_per_epoch
 from densecap_search.training.distributed import Processes
 
@@ -101,6 +102,24 @@ def test_a_picture_that_vanishes_leaves_its_batch_and_shifts_no_caption(collecti
         assert torch.equal(pixels, read_pixels(tiny, records[row].image))
         ids = tiny.tokenize(records[row].captions).ids[0]
         assert torch.equal(tokens[: len(ids)], ids)
+
+
+def test_pictures_that_were_opened_before_are_not_decoded_again_and_the_batches_are_the_same(collection):
+    tiny = make_tiny()
+    opened = open_pictures(tiny, read_contents(collection.records)[0], keep_bytes=20 * 3 * 32 * 32)
+    assert len(opened.records) == 24
+    assert len(opened.pixels) == 20
+
+    def read(pixels: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        batches = PixelBatches([1] * 24, list(range(24)), 10, seed=0, encoder=tiny, records=opened.records,
+                               texts=[record.captions[0] for record in opened.records], workers=2, pixels=pixels)
+        return [batch.images for batch in batches.read(batches.plan(1))]
+
+    decoded = read({})
+    for record in opened.records:
+        if record.hash in opened.pixels:
+            record.image.unlink()
+    assert all(torch.equal(a, b) for a, b in zip(decoded, read(opened.pixels), strict=True))
 
 
 def test_a_segment_of_each_long_caption_is_drawn_a_step_and_a_plan_remembers_it():

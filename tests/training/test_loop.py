@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import load, make_photos
+from helpers import load, make_photos, make_tiny
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -481,3 +481,16 @@ def test_validation_of_heads_reads_the_towers_once(collection, tiny_run, tmp_pat
     assert asked == [True]
     finetune(collection, settings(tiny_run, tune="full", epochs=2, lr=1e-4), tmp_path / "full", talk=SILENT)
     assert asked == [True, True, False, False]
+
+
+def test_one_fused_step_leaves_the_weights_of_one_that_is_not():
+    weights = []
+    for fused in (False, True):
+        encoder = make_tiny()
+        optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, weight_decay=0.05, fused=fused)
+        features = encoder.encode_text(encoder.tokenize(["a red ball", "a blue box on the left"]).ids)
+        (features[0] @ features[1]).backward()
+        optimizer.step()
+        weights.append(torch.cat([value.detach().flatten() for value in encoder.model.parameters()]))
+    assert not torch.equal(weights[0], torch.cat([v.detach().flatten() for v in make_tiny().model.parameters()]))
+    assert (weights[1] - weights[0]).norm() <= 1e-6 * weights[0].norm()
