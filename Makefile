@@ -17,8 +17,11 @@ test: ## the fast tests (about two minutes on two cores)
 test-slow: ## the tests that need the starter, real data, a browser or minutes
 	$(PYTHON) -m pytest -q -m slow
 
-bench: ## ratios of speed and memory
-	for script in benchmarks/objectives.py benchmarks/gradient_cache.py benchmarks/evaluate_size.py benchmarks/inspect_size.py; do $(PYTHON) $$script || exit 1; done
+BENCHMARKS := objectives gradient_cache evaluate_size inspect_size training_step captions_speed index_speed \
+	memory_growth start profile_parts gpu
+
+bench: ## ratios of speed and memory, on a quiet machine (docs/performance.md)
+	for name in $(BENCHMARKS); do $(PYTHON) benchmarks/$$name.py || exit 1; done
 
 commands: ## write docs/commands.md from the help texts
 	$(PYTHON) -m tools.command_page > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
