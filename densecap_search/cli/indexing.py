@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,9 +86,12 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     check_writable(output)
 
     from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
+    from densecap_search.retrieval.caption_store import update_captions
     from densecap_search.retrieval.update import Wanted, bring_up_to_date, encode_share, preview_update
     from densecap_search.training.distributed import joined
+    from densecap_search.training.run_folder import read_splits
 
+    @cache
     def load() -> DualEncoder:
         encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
         talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
@@ -106,6 +110,9 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     summary = bring_up_to_date(found, load, model, output, wanted, talk=talk)
     tell_skipped(summary.skipped[len(found.skipped):])
     _tell(output, summary, model.name)
+    captions = update_captions(summary.index, load, trained=read_splits(Path(model.name))[1], talk=talk)
+    if captions is not None:
+        click.echo(str(captions.calibration))
 
 
 def _tell(output: Path, summary: IndexSummary, model: str) -> None:

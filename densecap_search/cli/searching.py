@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,94 +18,117 @@ from densecap_search.cli.options import (
 from densecap_search.cli.terminal import (
     hit_rows,
     print_hits,
+    terminal_talk,
     write_hits,
 )
 from densecap_search.errors import ConfigError
-from densecap_search.files import json_text, read_bytes
+from densecap_search.files import json_text
+
+if TYPE_CHECKING:
+    from densecap_search.retrieval.searcher import Narrowed, Searcher
 
 
 @click.command()
 @click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
 @click.argument("caption", required=False)
-@click.option("--image", type=click.Path(path_type=Path, dir_okay=False), help="Search by a picture.")
+@click.option("--image", type=click.Path(path_type=Path, dir_okay=False),
+              help="Search by a picture, or by a picture and a caption together.")
+@click.option("--also", type=(float, str), multiple=True, metavar="WEIGHT TEXT",
+              help="A further text beside the caption, which has the weight 1.")
+@click.option("--without", multiple=True, metavar="TEXT", help="What should not be on the picture.")
+@click.option("--must", multiple=True, metavar="WORDS",
+              help="Words that occur in a caption or the file name, exactly and one after the other: names, numbers.")
 @click.option("--queries", type=click.Path(path_type=Path, dir_okay=False),
-              help="A text file with a caption a line, or a JSON list of captions.")
+              help="A file of queries: .txt with a caption a line, .csv with the columns caption, image, also, "
+              "without, must, .jsonl with these keys, or a .json list of captions.")
 @where_option
+@click.option("--mode", type=click.Choice(["auto", "image", "text", "words", "fused"]), default="auto",
+              show_default=True, help="Rank by the pictures, by the vectors or the words of their captions, or by the "
+              "sum of all three. auto: what finds most by the index's own check.")
+@click.option("--min-score", type=float, metavar="X", help="Only hits whose cosine is at least X.")
 @click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl. "
+              "With --queries, a run that was stopped goes on where it was.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
 @model_options
 @long_text_option
 @max_pixels_option
-def search(index_folder: Path, caption: str | None, image: Path | None, queries: Path | None, where: str | None,
-           k: int, output: Path | None, as_json: bool, model_name: str | None, pretrained: str | None,
-           arch: str | None, device: str, long_text: str | None, max_pixels: int | None) -> None:
+def search(index_folder: Path, caption: str | None, image: Path | None, also: tuple[tuple[float, str], ...],
+           without: tuple[str, ...], must: tuple[str, ...], queries: Path | None, where: str | None, mode: str,
+           min_score: float | None, k: int, output: Path | None, as_json: bool, model_name: str | None,
+           pretrained: str | None, arch: str | None, device: str, long_text: str | None, max_pixels: int | None
+           ) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
     densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
-    densecap search indexes/mine --queries captions.txt -k 50 --output hits.csv
-    densecap search indexes/mine --image photo.jpg
-    densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'"
+    densecap search indexes/mine "a red bus" --without people --also 0.5 "rain at night"
+    densecap search indexes/mine --must "Inv. 1984.23"
+    densecap search indexes/mine "the same room by day" --image night.jpg
+    densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv
+    densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'" --mode image
     """
-    if sum(value is not None for value in (caption, image, queries)) != 1:
-        raise click.UsageError("give one of: a caption, --image FILE, --queries FILE")
+    one = caption is not None or image is not None or bool(also or must)
+    if one == (queries is not None):
+        raise click.UsageError("give one of: a caption, --image FILE, --also or --must (or several of these); "
+                               "--queries FILE")
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
     model = named_model(None, model_name, pretrained, arch) if model_name else None
-    captions = [caption] if caption is not None else _read_queries(queries) if queries is not None else []
     check_index(index_folder)
     if where is not None:
         from densecap_search.retrieval.filters import parse_filter
 
         parse_filter(where)
+    from densecap_search.retrieval.queries import Query, hints, read_queries
 
-    from densecap_search.retrieval.searcher import open_searcher  # torch: not before all that can be checked without
+    if queries is not None:
+        next(read_queries(queries), None)  # a file that cannot be read is told before a model is loaded
+
+    from densecap_search.retrieval.searcher import Narrowed, open_searcher  # torch: not before all that is checked
 
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
-    if image is not None:
-        results = [(str(image), searcher.by_image(image, k, where))]
-    else:
-        hits, truncation = searcher.by_captions(captions, k, where)
-        if truncation.longer:
-            click.echo(str(truncation), err=True)
-        results = list(zip(captions, hits, strict=True))
+    if queries is not None:
+        narrowed = Narrowed(where, must, min_score)
+        _search_file(searcher, queries, k, mode, narrowed, output, as_json)
+        return
+    asked = Query(caption or "", image, also, without)
+    for hint in hints(asked.caption):
+        click.echo(hint, err=True)
+    hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score))
+    if truncation.longer:
+        click.echo(str(truncation), err=True)
+    results = [(str(asked), hits[0])]
     if output:
         write_hits(output, results)
-        count = sum(len(hits) for _, hits in results)
-        click.echo(f"{count} hits of {len(results)} queries written to {output}", err=True)
+        click.echo(f"{len(hits[0])} hits written to {output}", err=True)
     if as_json:
         for row in hit_rows(results):
             click.echo(json_text(row))
     elif not output:
-        for query, found in results:
-            print_hits(query, found, titled=len(results) > 1)
+        print_hits(*results[0], titled=False)
 
 
-QUERIES_BYTES = 1 << 28  # of a file of queries
+def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed: Narrowed, output: Path | None,
+                 as_json: bool) -> None:
+    from densecap_search.retrieval.queries import read_queries
+    from densecap_search.workflows.search_file import answers, search_file
 
-
-def _read_queries(path: Path) -> list[str]:
-    from densecap_search.collection.text_files import decode
-
-    try:
-        text = decode(read_bytes(path, QUERIES_BYTES))
-    except OSError as error:
-        raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
-    if "\0" in text:
-        raise ConfigError(f"{path} is not a text file; give a caption a line, or a JSON list of captions")
-    if text.lstrip().startswith("["):
-        try:
-            captions = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{path} is not a JSON list: {error}") from error
-        if not all(isinstance(caption, str) for caption in captions):
-            raise ConfigError(f"{path} must be a JSON list of texts")
-    else:
-        captions = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-    if not captions:
-        raise ConfigError(f"{path} holds no query")
-    return list(captions)
+    talk = terminal_talk()
+    if output:
+        count, asked = search_file(searcher, queries, output, k, mode=mode, narrowed=narrowed, talk=talk)
+        click.echo(f"{count} hits of {asked} queries written to {output}", err=True)
+        return
+    some = False
+    for number, query, hits in answers(searcher, read_queries(queries), k, mode=mode, narrowed=narrowed, talk=talk):
+        some = True
+        if as_json:
+            for row in hit_rows([(str(query), hits)], first=number):
+                click.echo(json_text(row))
+        else:
+            print_hits(str(query), hits, titled=True)
+    if not some:
+        raise ConfigError(f"{queries} holds no query")
 
 
 @click.command()

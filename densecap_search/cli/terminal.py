@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,8 +172,14 @@ def print_trials(choice: Choice) -> None:
 def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
     if titled:
         click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
+    if not hits:
+        click.echo("nothing was found")
+    elif hits[0].strength == "none":
+        click.echo("nothing here fits well; the nearest:")
     for hit in hits:
-        click.echo(f"{hit.rank:>3}  {hit.score:.3f}  {hit.image}")
+        score = "     " if hit.score is None else f"{hit.score:.3f}"
+        sure = "" if hit.match is None else f"  {hit.match:5.2f} {hit.strength or '':<6}"
+        click.echo(f"{hit.rank:>3}  {score}{sure}  {hit.image}")
         if hit.caption.strip():
             click.echo(f"            {_shortened(hit.caption)}")
 
@@ -184,20 +189,22 @@ def _shortened(caption: str, length: int = 120) -> str:
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]]) -> Iterator[dict[str, Any]]:
-    for number, (query, hits) in enumerate(results, start=1):
+def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]], first: int = 1) -> Iterator[dict[str, Any]]:
+    """A mapping a hit, as JSON lines and tables have it. first: the number of the first query."""
+    for number, (query, hits) in enumerate(results, start=first):
         for hit in hits:
-            told = {name: value for name, value in asdict(hit).items() if name != "number"}  # it is not lasting
-            yield {"query_number": number, "query": query, **told}
+            yield {"query_number": number, "query": query, **hit.told()}
 
 
 def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
+    from densecap_search.retrieval.hits import COLUMNS, MATCH_COLUMNS
+
     rows = list(hit_rows(results))
     if path.suffix.lower() == ".jsonl":
         write_text(path, json_lines(rows))
         return
-    header = ["query_number", "query", "rank", "score", "image_id", "image", "caption"]
-    write_text(path, csv_text(header, ([row[name] for name in header] for row in rows)))
+    header = ["query_number", "query", *COLUMNS, *(MATCH_COLUMNS if any("match" in row for row in rows) else ())]
+    write_text(path, csv_text(header, ([row.get(name) for name in header] for row in rows)))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -29,13 +29,22 @@ LEAST_FOREIGN, MOST_FOREIGN = 60, 400
 @dataclass(frozen=True)
 class Calibration:
     """weights; what captions of other pictures find; how many captions there were; and, of the queries that chose the
-    weights, what share in percent is called strong, likely and weak: ``right`` where the best hit is the right one,
+    weights, what share in percent is called what, of LEVELS: ``right`` where the best hit is the right one,
     ``foreign`` where their own picture was taken out."""
 
     weights: Weights
     foreign: Foreign
     learned_from: int
     strengths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if not self.strengths:
+            return f"captions: {self.weights}"
+        right, foreign = self.strengths["right"], self.strengths["foreign"]
+        return (f"captions: {self.weights}. The best hit is called weak or none for "
+                f"{foreign['weak'] + foreign['none']:.0f} % of captions whose picture is not there (none: "
+                f"{foreign['none']:.0f} %), and for {right['weak'] + right['none']:.0f} % of those whose picture comes "
+                f"first (none: {right['none']:.0f} %)")
 
     def as_json(self) -> dict[str, Any]:
         """What the index keeps."""

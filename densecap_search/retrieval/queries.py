@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any, TextIO
 from densecap_search.collection.text_files import decode
 from densecap_search.errors import ConfigError
 
+_QUOTED = re.compile(r'"[^"]+"|“[^”]+”|„[^“”]+[“”]')
+_WITHOUT = re.compile(r"\b(?:no|without|not any) \w+", re.IGNORECASE)
 FIELDS = ("caption", "image", "also", "without", "must")
 
 
@@ -37,6 +41,16 @@ class Query:
         return self.caption or (str(self.image) if self.image else "; ".join((*self.must, *(t for _, t in self.also))))
 
 
+def hints(caption: str) -> list[str]:
+    """What a caption says that a field would say better; a caption is never taken apart by its signs."""
+    found = []
+    if _QUOTED.search(caption):
+        found.append("quotation marks in a caption are read as any other sign; --must WORDS asks for exact words")
+    if without := _WITHOUT.search(caption):
+        found.append(f"“{without.group()}” in a caption does not keep it out of the hits; --without TEXT does")
+    return found
+
+
 def read_queries(path: Path) -> Iterator[Query]:
     """The queries of a file, one at a time.
 
@@ -58,8 +72,6 @@ def read_queries(path: Path) -> Iterator[Query]:
 
 
 def _in_other_encoding(path: Path, reader: Callable[[TextIO, Path], Iterator[Query]]) -> Iterator[Query]:
-    import io
-
     yield from reader(io.StringIO(decode(path.read_bytes()), newline=""), path)
 
 

@@ -24,35 +24,16 @@ from densecap_search.retrieval.caption_store import Captions, load_captions
 from densecap_search.retrieval.captioned import Texts, read_texts
 from densecap_search.retrieval.filters import find_numbers
 from densecap_search.retrieval.fuse import RANKINGS
+from densecap_search.retrieval.hits import Hit
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.queries import Query
 from densecap_search.retrieval.ranking import Asked, Match, rank
 from densecap_search.retrieval.required import with_words
-from densecap_search.retrieval.strength import Strength
 from densecap_search.retrieval.vectors import Found, Mask, search_among
 from densecap_search.retrieval.words import tokens
 
+__all__ = ["Hit", "Narrowed", "Searcher", "open_searcher"]
 MODES = ("auto", *RANKINGS, "fused")
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One found picture; rank counts from 1, number is the picture's own in the index.
-
-    score: its cosine with the query's vector, None where the query has none. Where captions were searched too, match:
-    how far it stands above the mean of all pictures, in spreads, and rank follows it; by: which of RANKINGS said most
-    for it; strength: how sure that is, None where the archive has too few captions to say.
-    """
-
-    rank: int
-    score: float | None
-    image_id: str
-    image: str
-    caption: str
-    number: int = -1
-    match: float | None = None
-    by: str | None = None
-    strength: Strength | None = None
 
 
 @dataclass(frozen=True)
@@ -93,9 +74,9 @@ class Searcher:
         blank = [number for number, caption in enumerate(captions, start=1) if not caption.strip()]
         if blank:
             raise DensecapError(f"query {blank[0]} is empty; describe the picture you look for")
-        narrowed = Narrowed(where)
-        if self.mode(mode) != "image":
-            return self.by_queries([Query(caption) for caption in captions], k, mode=mode, narrowed=narrowed)
+        return self.find([Query(caption) for caption in captions], k, mode=mode, narrowed=Narrowed(where))
+
+    def _by_vectors(self, captions: Sequence[str], k: int, narrowed: Narrowed) -> tuple[list[list[Hit]], Truncation]:
         with self._lock:
             found = embed_queries(self.encoder, captions, cached=False)
         lists = iter(self._nearest(found.rows, k, narrowed))  # of each segment; of several the best decides
@@ -104,6 +85,14 @@ class Searcher:
     def by_image(self, path: Path, k: int, where: str | None = None) -> list[Hit]:
         """Hits for a picture: what looks like it."""
         return self._hits(self.index.search(self._embedded(path), k, where))[0]
+
+    def find(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL
+             ) -> tuple[list[list[Hit]], Truncation]:
+        """As :meth:`by_queries`; queries that are captions alone are ranked as :meth:`by_captions` ranks them."""
+        if self.mode(mode) == "image" and all(query == Query(query.caption) and query.caption.strip()
+                                              for query in queries):
+            return self._by_vectors([query.caption for query in queries], k, narrowed)
+        return self.by_queries(queries, k, mode=mode, narrowed=narrowed)
 
     def by_queries(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL
                    ) -> tuple[list[list[Hit]], Truncation]:

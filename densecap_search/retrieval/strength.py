@@ -6,14 +6,14 @@ match is compared with those of captions of like length whose own picture was ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-Strength = Literal["strong", "likely", "weak"]
-STRONG, LIKELY = 0.99, 0.90  # share of foreign captions that must find less
+Strength = Literal["strong", "likely", "weak", "none"]  # none: most captions of other pictures find as much
+LEVELS: Mapping[Strength, float] = {"strong": 0.99, "likely": 0.90, "weak": 0.50, "none": 0.0}  # that find less
 NEAREST = 100  # foreign captions of the most similar length that are compared with
 LEAST = 20  # fewer say nothing
 
@@ -32,10 +32,10 @@ class Foreign:
         apart = np.abs(np.log1p(np.array(self.words)) - np.log1p(words))
         near = np.argsort(apart, kind="stable")[:NEAREST]
         share = float((np.array(self.best)[near] < match).mean())
-        return "strong" if share >= STRONG else "likely" if share >= LIKELY else "weak"
+        return next(name for name, least in LEVELS.items() if share >= least)
 
 
 def shares(foreign: Foreign, matches: Sequence[float], words: Sequence[int]) -> dict[str, float]:
     """What share of some queries is called what, in percent."""
     found = [foreign.strength(match, count) for match, count in zip(matches, words, strict=True)]
-    return {name: 100 * found.count(name) / max(1, len(found)) for name in ("strong", "likely", "weak")}
+    return {name: 100 * found.count(name) / max(1, len(found)) for name in LEVELS}

@@ -219,11 +219,11 @@ def test_a_caption_and_a_picture_ask_together(searcher: Searcher, codes: Path):
 
 def test_strength_is_the_share_of_foreign_captions_of_like_length_that_find_less():
     foreign = Foreign(words=tuple([3] * 100 + [50] * 100), best=tuple([float(n) for n in range(100)] * 1 + [1000.0 + n for n in range(100)]))
-    assert [foreign.strength(match, 3) for match in (10, 89.5, 90.5, 98.5, 200)] == [
-        "weak", "likely", "likely", "strong", "strong"]
-    assert foreign.strength(200, 50) == "weak"
+    assert [foreign.strength(match, 3) for match in (10, 49.5, 88.5, 89.5, 97.5, 98.5, 200)] == [
+        "none", "weak", "weak", "likely", "likely", "strong", "strong"]
+    assert foreign.strength(200, 50) == "none"
     assert Foreign((1,) * 19, (0.0,) * 19).strength(5, 1) is None
-    assert shares(foreign, [10, 200], [3, 3]) == {"strong": 50, "likely": 0, "weak": 50}
+    assert shares(foreign, [10, 200], [3, 3]) == {"strong": 50, "likely": 0, "weak": 0, "none": 50}
 
 
 def test_weights_and_the_figures_that_chose_them_are_kept(searcher: Searcher):
