@@ -13,7 +13,7 @@ from densecap_search.collection.questions import MEANINGS, PROTOCOLS, Question, 
 from densecap_search.collection.records import Record
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.captioned import SAMPLE, Captioned, Scale, Texts, read_texts
-from densecap_search.retrieval.fuse import RANKINGS, Weights, choose_weights, combine
+from densecap_search.retrieval.fuse import RANKINGS, Weights, choose_weights, combine, equal_weights
 from densecap_search.retrieval.index import ImageIndex
 from densecap_search.retrieval.ranking import Asked, rank
 from densecap_search.retrieval.strength import Foreign, shares
@@ -67,6 +67,10 @@ def calibrate(encoder: DualEncoder, index: ImageIndex, captioned: Captioned, num
     questions = [PROTOCOLS[protocol](record) for record in records]
     able = [place for place, found in enumerate(questions) if found is not None and rows[place].hash not in trained]
     own = np.array(able[:QUERIES], np.int64)
+    if not able:
+        unseen = " that the model was not trained on" if trained else ""
+        return Calibration(equal_weights(f"no picture{unseen} has a description that can be taken in two"),
+                           Foreign((), ()), len(numbers))
     asks = [found.asks for place in own if (found := questions[place]) is not None]
     asking = read_texts(encoder, [[text] for text in asks], talk=talk)
     stored = read_texts(encoder, [_stored(record, found) for record, found in zip(records, questions, strict=True)],

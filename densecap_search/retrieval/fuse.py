@@ -65,7 +65,7 @@ class Weights:
     def __str__(self) -> str:
         shares = ", ".join(f"{name} {value:.2f}" for name, value in self.values.items())
         if not self.figures:
-            return f"captions count beside pictures with the weights {shares}: {self.how}"
+            return f"they count beside the pictures with the weights {shares}: {self.how}"
         shown = "; ".join(f"{mode} {each['R@1']:.1f} / {each['R@10']:.1f}" for mode, each in self.figures.items())
         return (f"{self.how}: {self.queries} queries among {self.gallery} pictures, R@1 / R@10: {shown}. "
                 f"Weights: {shares}. `--mode auto` is {self.best}")

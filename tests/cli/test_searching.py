@@ -32,7 +32,7 @@ def index(made: tuple[Path, Result]) -> Path:
 
 
 def test_index_says_what_its_captions_are_worth_and_makes_them_once(made: tuple[Path, Result], photos: Path, tiny_run: Path):
-    assert "captions: captions count beside pictures with the weights image 1.00, text 1.00, words 1.00" in made[1].stdout
+    assert "captions: they count beside the pictures with the weights image 1.00, text 1.00, words 1.00" in made[1].stdout
     before = (made[0] / "gen-000001" / "captions" / "captions.json").stat().st_mtime_ns
     run("index", photos, "--model", tiny_run, "-o", made[0])
     assert (made[0] / "gen-000001" / "captions" / "captions.json").stat().st_mtime_ns == before
