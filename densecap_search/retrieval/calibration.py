@@ -80,7 +80,7 @@ def calibrate(encoder: DualEncoder, index: ImageIndex, captioned: Captioned, num
     how = MEANINGS[protocol]
     weights = choose_weights(signals, own, f"{how}, of pictures that the model was not trained on" if trained else how)
     foreign = _foreign(index, captioned, asking, [rows[place].number for place in own], weights)
-    return Calibration(weights, foreign, len(numbers), _strengths(signals, own, asking, weights))
+    return Calibration(weights, foreign, len(numbers), measure_strengths(signals, own, asking, weights))
 
 
 def _stored(record: Record, question: Question | None) -> tuple[str, ...]:
@@ -99,8 +99,8 @@ def _foreign(index: ImageIndex, captioned: Captioned, asking: Texts, own: Sequen
     return Foreign(tuple(len(tokens(text)) for text in some.texts), tuple(best))
 
 
-def _strengths(signals: Mapping[str, np.ndarray], own: Numbers, asking: Texts, weights: Weights
-               ) -> dict[str, dict[str, float]]:
+def measure_strengths(signals: Mapping[str, np.ndarray], own: Numbers, asking: Texts, weights: Weights
+                      ) -> dict[str, dict[str, float]]:
     """Of the queries by turns one half is compared with the other: no query with itself."""
     if len(own) < 2:
         return {}

@@ -25,8 +25,8 @@ class CaptionSpace:
     turn: Array  # [W, W]
 
     @classmethod
-    def of(cls, rows: Array) -> CaptionSpace:
-        """Learned from captions [N, W]: turn = V·(λ/λ̄ + SHRINK)^−½·Vᵀ of their covariance V·λ·Vᵀ."""
+    def of(cls, rows: Array, shrink: float = SHRINK) -> CaptionSpace:
+        """Learned from captions [N, W]: turn = V·(λ/λ̄ + shrink)^−½·Vᵀ of their covariance V·λ·Vᵀ."""
         units = unit(rows).astype(np.float64)
         mean = units.mean(axis=0) if len(units) else np.zeros(rows.shape[1])
         width = units.shape[1]
@@ -34,7 +34,7 @@ class CaptionSpace:
         values, vectors = np.linalg.eigh(covariance)
         values = np.maximum(values, 0)
         share = values / values.mean() if values.mean() > 1e-12 else np.ones(width)
-        turn = (vectors * (share + SHRINK) ** -0.5) @ vectors.T
+        turn = (vectors * (share + shrink) ** -0.5) @ vectors.T
         return cls(mean.astype(np.float32), turn.astype(np.float32))
 
     def vectors(self, rows: Array) -> Array:

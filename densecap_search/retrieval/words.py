@@ -31,7 +31,8 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 def tokens(text: str) -> list[str]:
     """The words of a text in their order: letters and digits, without case and accents.
 
-    Nothing is stemmed and no word is left out: on ids-ade and Flickr8k neither finds more (docs/search.md).
+    Nothing is stemmed and no word is left out: the vectors of captions know other forms of a word, and words that are
+    everywhere weigh next to nothing.
     """
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
     return [part for word in _WORD.findall(plain.casefold().replace("_", " ")) for part in _parts(word)]
