@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -9,13 +10,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from densecap_search.collection.text_files import decode
 from densecap_search.errors import ConfigError
+from densecap_search.files import open_file, read_bytes
 
 _QUOTED = re.compile(r'"[^"]+"|“[^”]+”|„[^“”]+[“”]')
 _WITHOUT = re.compile(r"\b(?:no|without|not any) \w+", re.IGNORECASE)
+OTHER_ENCODING_BYTES = 1 << 28  # of a file that is not UTF-8, which is read at once
 FIELDS = ("caption", "image", "also", "without", "must")
 
 
@@ -54,25 +57,36 @@ def hints(caption: str) -> list[str]:
 def read_queries(path: Path) -> Iterator[Query]:
     """The queries of a file, one at a time.
 
-    .txt (or any other ending): a caption a line, empty lines left out. .csv, .tsv: columns of FIELDS, of which several
-    values stand on lines of their own. .jsonl: an object a line with keys of FIELDS, ``also`` a list of [weight, text].
-    .json: a list of captions. Errors: ConfigError with the line.
+    .txt (or any other ending): a caption a line, empty lines left out, or a JSON list. .csv, .tsv: columns of FIELDS, of
+    which several values stand on lines of their own. .jsonl: an object a line with keys of FIELDS, ``also`` a list of
+    [weight, text]. .json: a list of captions. Errors: ConfigError with the line.
     """
-    reader = _READERS.get(path.suffix.lower(), _lines)
     try:
-        if path.suffix.lower() == ".json":
-            yield from _list(path)
-            return
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from reader(file, path)
+        with open_file(path) as binary:
+            start = binary.read(100).removeprefix(b"\xef\xbb\xbf").lstrip()
+            binary.seek(0)
+            reader = _READERS.get(path.suffix.lower(), _list if start.startswith(b"[") else _lines)
+            if not _is_utf8(binary):
+                text = decode(read_bytes(path, OTHER_ENCODING_BYTES))
+                yield from reader(io.StringIO(text, newline=""), path)
+                return
+            binary.seek(0)
+            with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as file:
+                yield from reader(file, path)
     except OSError as error:
         raise ConfigError(f"cannot read the queries {path}: {error.strerror}") from error
+
+
+def _is_utf8(file: BinaryIO) -> bool:
+    """Looked at whole, before the first query is taken from it."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        while block := file.read(1 << 20):
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+        return True
     except UnicodeDecodeError:
-        yield from _in_other_encoding(path, reader)
-
-
-def _in_other_encoding(path: Path, reader: Callable[[TextIO, Path], Iterator[Query]]) -> Iterator[Query]:
-    yield from reader(io.StringIO(decode(path.read_bytes()), newline=""), path)
+        return False
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[Query]:
@@ -119,9 +133,9 @@ def _objects(file: TextIO, path: Path) -> Iterator[Query]:
             yield _query({"caption": values} if isinstance(values, str) else values, path, number)
 
 
-def _list(path: Path) -> Iterator[Query]:
+def _list(file: TextIO, path: Path) -> Iterator[Query]:
     try:
-        values = json.loads(decode(path.read_bytes()))
+        values = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a JSON list: {error}") from error
     if not isinstance(values, list):
@@ -157,5 +171,5 @@ def _is_term(term: Any) -> bool:
 
 
 _READERS: Mapping[str, Callable[[TextIO, Path], Iterator[Query]]] = {
-    ".csv": _rows, ".tsv": _rows, ".jsonl": _objects, ".ndjson": _objects,
+    ".csv": _rows, ".tsv": _rows, ".jsonl": _objects, ".ndjson": _objects, ".json": _list,
 }

@@ -68,7 +68,8 @@ def test_the_whole_chain(photos: Path, tiny_run: Path, tmp_path: Path):
 
     hits = [json.loads(line) for line in run("search", index, "a red ball", "-k", "3", "--json").stdout.splitlines()]
     assert [(hit["rank"], set(hit)) for hit in hits] == [
-        (rank, {"query_number", "query", "rank", "score", "image_id", "image", "caption"}) for rank in (1, 2, 3)
+        (rank, {"query_number", "query", "rank", "score", "image_id", "image", "caption", "match", "by", "strength"})
+        for rank in (1, 2, 3)
     ]
 
     found = json.loads(run("evaluate", photos, "--model", model, "--json").stdout)
@@ -162,7 +163,7 @@ def test_bad_input_gets_one_clear_sentence(words, sentence, photos, tiny_run, tm
 
 def test_usage_errors_exit_with_2(photos: Path):
     run("search", photos, code=2)
-    run("search", photos, "a", "--image", "b", code=2)
+    run("search", photos, "a", "--queries", "b", code=2)
     run("nonsense", code=2)
 
 

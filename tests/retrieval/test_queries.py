@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_a_text_file_has_a_caption_a_line(tmp_path: Path):
     assert list(read_queries(path)) == [Query("a red bus, far left"), Query(" 10:30 train")]
     latin = write(tmp_path, "l.txt", "Müller-Straße\n".encode("cp1252"))
     assert [query.caption for query in read_queries(latin)] == ["Müller-Straße"]
+    late = write(tmp_path, "late.txt", b"a red bus\n" * 5000 + "Müller\n".encode("cp1252"))
+    assert len(list(read_queries(late))) == 5001
 
 
 def test_every_field_survives_csv_and_json_lines(tmp_path: Path):
@@ -32,6 +35,13 @@ def test_every_field_survives_csv_and_json_lines(tmp_path: Path):
         "without": ["no people", "cars"], "must": "1984.23"}) + "\n\n\"only a caption\"\n")
     assert list(read_queries(lines)) == [expected, Query("only a caption")]
     assert list(read_queries(write(tmp_path, "q.json", '["one", "two\\nlines"]'))) == [Query("one"), Query("two\nlines")]
+
+
+def test_a_list_is_told_by_its_bracket_and_a_pipe_is_refused(tmp_path: Path):
+    assert list(read_queries(write(tmp_path, "q.txt", '\ufeff ["one", {"must": "two"}]'))) == [Query("one"), Query(must=("two",))]
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ConfigError, match="cannot read the queries"):
+        list(read_queries(tmp_path / "pipe.txt"))
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path):
