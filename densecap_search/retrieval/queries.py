@@ -57,8 +57,8 @@ def hints(caption: str) -> list[str]:
 def read_queries(path: Path) -> Iterator[Query]:
     """The queries of a file, one at a time.
 
-    .txt (or any other ending): a caption a line, empty lines left out, or a JSON list. .csv, .tsv: columns of FIELDS, of
-    which several values stand on lines of their own. .jsonl: an object a line with keys of FIELDS, ``also`` a list of
+    .txt (or any other ending): a caption a line, empty lines left out, or a JSON list. .csv, .tsv: columns of FIELDS;
+    several values of one stand on lines of their own. .jsonl: an object a line with keys of FIELDS, ``also`` a list of
     [weight, text]. .json: a list of captions. Errors: ConfigError with the line.
     """
     try:
