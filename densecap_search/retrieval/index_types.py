@@ -66,6 +66,7 @@ def _ivfpq(vectors: Vectors) -> Any:
     """Cells, and in them codes of a byte for 4 numbers. Source: Jégou, Douze and Schmid 2011."""
     parts = next(parts for parts in range(max(1, vectors.dim // 4), 0, -1) if vectors.dim % parts == 0)
     index = faiss.index_factory(vectors.dim, f"IVF{_cells(vectors)},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
+    index.pq.cp.min_points_per_centroid = 1  # faiss says on stderr when they are few
     return _filled(index, vectors)
 
 

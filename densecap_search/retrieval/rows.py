@@ -122,13 +122,12 @@ class Rows:
             raise _damaged(self.path, f"it does not name picture {missing}")
         return [found[int(number)] for number in numbers]
 
-    def known(self) -> Iterator[Known]:
-        """All rows, in the order of numbers, as an update compares them."""
-        with _told(self.path):
-            for number, source, image_id, image, *rest in self._connection().execute(
-                    "SELECT number, source, image_id, image, hash, size, modified, signature FROM pictures "
-                    "ORDER BY number"):
-                yield Known(number, source, _from_sql(image_id), _from_sql(image), *rest)
+    def known(self) -> list[Known]:
+        """All rows, in any order, as an update compares them."""
+        found = map(Known._make, self.query("SELECT number, source, image_id, image, hash, size, modified, signature "
+                                            "FROM pictures"))
+        return [row if type(row.image) is str and type(row.image_id) is str else
+                row._replace(image=_from_sql(row.image), image_id=_from_sql(row.image_id)) for row in found]
 
     def skips(self) -> list[Skip]:
         """Files that the last update could not use."""

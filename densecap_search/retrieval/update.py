@@ -196,7 +196,7 @@ def _before(folder: Path, talk: Talk) -> tuple[ImageIndex | None, list[Known]]:
         return None, []
     try:
         old = load_index(folder, talk=talk)
-        return old, list(old.rows.known())
+        return old, old.rows.known()
     except NewerIndex:
         raise
     except IndexFolderError as error:
