@@ -82,7 +82,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     from densecap_search.files import check_writable
 
     model = named_model(output, model_name, pretrained, arch, resize)
-    found = read(collection, reading)
+    found = read(collection, reading, strict=strict)
     check_writable(output)
 
     from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it

@@ -76,13 +76,17 @@ def collection_options(command: F) -> F:
     return cast(F, found)
 
 
-def read(path: Path, reading: config.Reading = config.BY_CONTENT) -> Collection:
+def read(path: Path, reading: config.Reading = config.BY_CONTENT, *, strict: bool = False) -> Collection:
     from densecap_search.collection.readers import read_collection
 
     found = read_collection(path, reading)
     for note in found.notes:
         click.echo(f"{path}: {note}", err=True)
     tell_skipped(found.skipped)
+    if strict:
+        from densecap_search.collection.images import refuse_cut
+
+        refuse_cut([record.image for record in found.records])
     if not found.records:
         raise DensecapError(f"{path} holds no picture that can be used; "
                             f"{len(found.skipped)} were skipped" if found.skipped else f"{path} holds no pictures")

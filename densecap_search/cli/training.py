@@ -87,7 +87,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         chosen = _resumed_config(output / CONFIG, config_file, overrides)
     else:
         chosen = config.load_config(config_file, overrides)
-    found = read(collection, chosen.data.reading)
+    found = read(collection, chosen.data.reading, strict=strict)
 
     from densecap_search.training.loop import finetune as run_finetune  # torch: not before all that is checked without
 

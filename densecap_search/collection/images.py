@@ -6,7 +6,7 @@ import errno
 import io
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -16,14 +16,17 @@ import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from densecap_search.collection.image_types import RAW_SUFFIXES, needs, picture_formats, register_plugins
+from densecap_search.collection.mended import CUT, completed, may_be_cut, without_text
 from densecap_search.collection.records import Skipped
-from densecap_search.files import is_file, open_file
+from densecap_search.errors import CollectionError
+from densecap_search.files import is_file, open_file, read_bytes
 
 T = TypeVar("T")
 MAX_PIXELS = 178_956_970  # 0.5 GiB as RGB: larger pictures are left out with a reason
 DECODER_VERSION = 1  # raise it when open_image returns other pixels: caches are keyed by it
 _ORIENTATION = 0x0112  # EXIF
 _BAND_PIXELS = 1 << 22
+_LEAST_READ = 1 << 28  # bytes of a file that is opened once more, however few pixels are allowed
 _RAW_BYTES = 14  # a pixel, while LibRaw develops it: the mosaic, four channels of 16 bits, and the result
 
 # Pillow's decoders raise any of these on damaged files; each means only that this file is damaged.
@@ -75,7 +78,41 @@ def _decoded(path: Path, min_side: int | None, max_pixels: int, held: ExitStack)
             held.enter_context(IN_FLIGHT.reserved(_bytes_of(image)))
             return _to_rgb(image)
     except DECODING_ERRORS as error:
-        return Skipped(str(path), _reason(path, error))
+        mended = _mended(path, error, min_side, max_pixels)
+        return mended if mended is not None else Skipped(str(path), _reason(path, error))
+
+
+def _mended(path: Path, error: Exception, min_side: int | None, max_pixels: int) -> Image.Image | None:
+    """What Pillow refuses while decoding and viewers show: a PNG with megabytes of text, a JPEG without its end."""
+    if not _is_wordy(error) and "truncated" not in str(error):
+        return None
+    try:
+        data = read_bytes(path, max(_LEAST_READ, 4 * max_pixels))
+        if _is_wordy(error):
+            plain = without_text(data)
+            return None if plain is None else _to_rgb(open_stream(io.BytesIO(plain)))
+        image = completed(data, open_stream, (2 * min_side, 2 * min_side) if min_side else None)
+        return None if image is None else _to_rgb(image)
+    except DECODING_ERRORS:
+        return None
+
+
+def _is_wordy(error: Exception) -> bool:
+    """Whether Pillow refused a PNG for its texts or its colour profile."""
+    return "PngImagePlugin" in str(error) or "text chunks" in str(error)
+
+
+def refuse_cut(paths: Iterable[Path]) -> None:
+    """An error that names the JPEGs which lack their last bytes, if any do; :func:`open_image` takes them."""
+    cut = [path for path in paths if may_be_cut(path) and _lacks_its_end(path)]
+    if cut:
+        raise CollectionError(f"{len(cut)} pictures lack their last bytes ({', '.join(map(str, cut[:3]))}); "
+                              "mend them, or go on without --strict")
+
+
+def _lacks_its_end(path: Path) -> bool:
+    image = open_image(path)
+    return not isinstance(image, Skipped) and CUT in image.info
 
 
 def not_a_picture(path: Path) -> Skipped | None:
@@ -93,8 +130,22 @@ def not_a_picture(path: Path) -> Skipped | None:
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
     """A picture file as Pillow opens it, nothing decoded yet. Errors: any of DECODING_ERRORS."""
-    with open_file(path) as file, open_stream(file) as image:
+    with open_file(path) as file, _whatever_it_says(file) as image:
         yield image
+
+
+def _whatever_it_says(file: IO[bytes]) -> Image.Image:
+    """As :func:`open_stream`; where Pillow refuses a PNG for what is written in it, without that."""
+    try:
+        return open_stream(file)
+    except ValueError as error:
+        if not _is_wordy(error):
+            raise
+        file.seek(0)
+        plain = without_text(file.read(4 * MAX_PIXELS))
+        if plain is None:
+            raise
+        return open_stream(io.BytesIO(plain))
 
 
 def open_stream(file: IO[bytes]) -> Image.Image:
