@@ -27,8 +27,9 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
                        max_pixels: int | None, report: Path | None, as_json: bool) -> None:
     """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
 
-    With --model also how much its window cuts, how alike it finds the captions, and whether InfoNCE will run dry; then
-    it suggests settings. One line is printed for each finding that needs repair; --report shows everything.
+    With --model also how much its window cuts, how alike it finds the captions, which captions do not fit their
+    pictures, and whether InfoNCE will run dry; then it suggests a command. One line is printed for each finding that
+    needs repair; --report shows everything.
 
     \b
     densecap inspect photos/
@@ -43,9 +44,10 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     from densecap_search.inspection import inspect  # torch, matplotlib: not before all that is checked without them
     from densecap_search.inspection.geometry import look_at_captions
     from densecap_search.inspection.page import inspection_page
+    from densecap_search.inspection.pair_fit import look_at_pairs
     from densecap_search.inspection.pictures import look_at_pictures
 
-    geometry = None
+    geometry = fit = None
     files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model_name and found.captioned:
         from densecap_search.model.sources import load_encoder
@@ -55,11 +57,13 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
         scale = logit_scale or encoder.logit_scale().item()
         geometry = look_at_captions(found, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
                                     talk=talk)
-    inspection = inspect.inspect(found, files, geometry)
+        fit = look_at_pairs(found, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
+                            talk=talk) if pictures else None
+    inspection = inspect.inspect(found, files, geometry, fit)
     if as_json:
         click.echo(json_text(inspect.as_json(inspection)))
     else:
-        print_inspection(inspection)
+        print_inspection(inspection, collection)
     if report is not None:
         write_text(report, inspection_page(inspection))
         talk.say(f"The report is {report}.")

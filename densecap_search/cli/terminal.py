@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LOG_SECONDS = 5.0  # between two lines of progress where stderr is no terminal
 STARTED = "densecap.started"  # in the context of the command line: time.monotonic() when it was called
+NAMED = 5  # files and pairs by name, below a finding
 SHOWN_SKIPS = 10
 PRINTED = ("R@1", "R@5", "R@10", "MRR")  # of the figures that a report has; the others are in its files
 
@@ -124,14 +126,20 @@ def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
                  *(f"{part.figures[direction][name].value:.{3 if name == 'MRR' else 1}f}" for name in PRINTED)]
                 for part in parts for direction, label in DIRECTIONS.items() if part.queries[direction]]
         print_table(["slice", "queries that are", "direction", "queries", *PRINTED], rows)
-def print_inspection(inspection: Inspection) -> None:
-    """What a collection holds, and a line for each thing to mend and each setting that is suggested."""
-    inventory, geometry, words = inspection.inventory, inspection.geometry, inspection.inventory.words
-    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items())
+def print_inspection(inspection: Inspection, collection: Path) -> None:
+    """What a collection holds, a line for each thing to mend, and a command to paste with the reason for each word."""
+    from densecap_search.inspection.geometry import advise
+    from densecap_search.inspection.suggestions import command
+
+    inventory, geometry, fit = inspection.inventory, inspection.geometry, inspection.fit
+    words = inventory.words
+    splits = ", ".join(f"{name} {count}" for name, count in inventory.splits.items()) or "none"
     click.echo(f"{inventory.name}: {inventory.pictures} pictures, {inventory.captions} captions; splits: {splits}")
-    click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
-               f"{words['p95']:.0f}, longest {words['p100']:.0f}")
-    click.echo(f"{inventory.without_caption} pictures have no caption, {inventory.skipped} were skipped, "
+    if inventory.captions:
+        click.echo(f"words in a caption: median {words['p50']:.0f}, 5 % have at most {words['p5']:.0f}, 5 % at least "
+                   f"{words['p95']:.0f}, longest {words['p100']:.0f}")
+    broken = f", {inspection.files.broken} cannot be opened" if inspection.files else ""
+    click.echo(f"{inventory.without_caption} pictures have no caption{broken}, {inventory.skipped} rows were skipped, "
                f"{inventory.sharing_a_caption} share a caption or group with another")
     click.echo(f"read as {inventory.format}: {inventory.format_reason}")
     if geometry is not None:
@@ -139,15 +147,25 @@ def print_inspection(inspection: Inspection) -> None:
         hardest = geometry.hardest["p50"]
         click.echo(f"similarity of different captions: mean {geometry.mean:.2f} ± {geometry.deviation:.2f}; the most "
                    f"similar companion has {hardest:.2f} (median), {geometry.hardest_in_batch:.2f} in a batch")
-        click.echo(f"were pictures where their captions are, InfoNCE would be solved on {geometry.solved:.0f} % of "
-                   f"batches of {geometry.batch_size} at logit_scale {geometry.logit_scale:.0f}: {geometry.advice}")
+        click.echo(f"were pictures where their captions are, the most that training can reach, InfoNCE would be solved "
+                   f"on {geometry.solved:.0f} % of batches of {geometry.batch_size} at logit_scale "
+                   f"{geometry.logit_scale:.0f}")
+    if fit is not None:
+        click.echo(f"as they are now, it is solved on {fit.solved:.0f} %: {advise(fit.solved)}")
+        if not math.isnan(fit.told_apart):
+            click.echo(f"a caption fits its own picture better than a random one in {100 * fit.told_apart:.0f} % of "
+                       "cases")
     mend = [finding for finding in inspection.findings if finding.do]
     click.echo("\nto mend:" if mend else "\nnothing was found that needs repair")
     for finding in mend:
         click.echo(f"  {finding.what}: {finding.do}")
-    click.echo("\nsuggested:")
-    for suggestion in inspection.suggestions:
-        click.echo(f"  {suggestion.words}: {suggestion.reason}")
+        for example in finding.examples[:NAMED] if finding.kind in ("broken", "pairs that do not fit") else ():
+            click.echo(f"    {example.note}")
+    if inventory.captions:
+        model = geometry.model if geometry else None
+        click.echo(f"\nsuggested:\n  {command(model, inspection.suggestions, str(collection))}")
+        for suggestion in inspection.suggestions:
+            click.echo(f"  {suggestion.words}: {suggestion.reason}")
 
 
 def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:

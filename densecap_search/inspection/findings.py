@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from densecap_search.collection.caption_flaws import find_flaws
 from densecap_search.collection.captions import find_weak_captions
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.inspection.duplicates import NEAR_BITS, Near
 from densecap_search.inspection.geometry import NEAR_COSINE, Geometry
 from densecap_search.inspection.leakage import Leak
+from densecap_search.inspection.pair_fit import Pair, PairFit, in_order
 from densecap_search.inspection.pictures import Pictures
 from densecap_search.inspection.suggestions import CUT_AT_MOST, cut_share
 
@@ -109,6 +112,14 @@ def of_weak_captions(records: Sequence[Record]) -> Iterator[Finding]:
                           tuple(Example(note=text) for text in weak.examples))
 
 
+def of_flaws(records: Sequence[Record]) -> Iterator[Finding]:
+    """Captions that a program wrote or cut, that nobody finished, or that are in another language."""
+    captions = [caption for record in records for caption in record.captions]
+    for flaw in find_flaws(captions):
+        yield Finding(flaw.kind, flaw.captions, flaw.what, flaw.do,
+                      tuple(Example(note=" ".join(text.split())[:200]) for text in flaw.examples))
+
+
 def of_captions(records: Sequence[Record], equal: Sequence[Sequence[int]], almost: Sequence[Sequence[int]]
                 ) -> Iterator[Finding]:
     """Captions that several pictures share, to the letter or but for case, spaces and punctuation."""
@@ -132,7 +143,7 @@ def of_leaks(records: Sequence[Record], leaks: Sequence[Leak] | None) -> Iterato
     for leak in leaks or ():
         has, sides = "have" if leak.count > 1 else "has", f"{leak.later} and {leak.earlier}"
         yield Finding(f"leak: {leak.kind}", leak.count,
-                      f"{leak.count} of {leak.later} {has} the {leak.kind} in {leak.earlier}",
+                      f"{leak.count} of {leak.later} {has} {_the(leak.kind)} in {leak.earlier}",
                       f"take them out of {leak.earlier} or out of {leak.later}: figures on {leak.later} are too good",
                       tuple(_together(records, twin, sides) for twin in leak.twins[:EXAMPLES]))
 
@@ -163,6 +174,37 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
         yield Finding("most similar captions", len(near.pairs),
                       "the pairs of different captions that are hardest to tell apart", "",
                       tuple(_together(records, pair[:2], f"cosine {pair[2]:.3f}") for pair in near.pairs[:EXAMPLES]))
+
+
+def of_pairs(records: Sequence[Record], fit: PairFit | None) -> Iterator[Finding]:
+    """Captions that are another picture's, by a model that knows these pictures; all the worst in their order."""
+    if fit is None or math.isnan(fit.told_apart):
+        return
+    if not fit.can_tell:
+        yield Finding("pairs that do not fit", 0,
+                      f"whether captions fit their pictures {fit.model} cannot tell here: it puts a pair above a "
+                      f"random one in {100 * fit.told_apart:.0f} % of cases only", "")
+        return
+    if fit.wrong:
+        yield Finding("pairs that do not fit", fit.wrong,
+                      _number(fit.wrong, "caption fits its picture", "captions fit their pictures")
+                      + " no better than another picture's would",
+                      "look at them in the order below and mend them: about as many more are wrong among the next",
+                      tuple(_pair(records, pair) for pair in fit.worst[: min(fit.wrong, EXAMPLES)]))
+    shown = [_pair(records, pair) for pair in fit.worst[:EXAMPLES]]
+    rest = [Example(note=line) for line in in_order(fit.worst[EXAMPLES:])]
+    yield Finding("worst fitting pairs", len(fit.worst),
+                  "the captions that fit their pictures worst, in the order in which to look at them", "",
+                  (*shown, *rest))
+
+
+def _pair(records: Sequence[Record], pair: Pair) -> Example:
+    return Example((str(records[pair.row].image),), (pair.caption,), f"{pair.image_id}, cosine {pair.cosine:.2f}")
+
+
+def _the(kind: str) -> str:
+    """`the same picture`, but `nearly the same picture`."""
+    return kind if kind.startswith("nearly") else f"the {kind}"
 
 
 def _number(count: int, one: str, many: str) -> str:

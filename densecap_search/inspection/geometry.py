@@ -1,7 +1,8 @@
 """How alike a model finds the captions of a collection, how long they are in its tokens, and what follows.
 
-The risk of saturation is predicted from the captions alone: if every picture lay exactly where its caption does, on
-what share of random batches would InfoNCE be solved? Real pictures lie less well, so this is where training can end.
+The predictions are of the captions alone: if every picture lay exactly where its caption does, on what share of random
+batches would InfoNCE be solved? Real pictures lie less well, so this is the most that training can reach; what they
+are on now is measured in :mod:`pair_fit`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,6 @@ class Geometry:
     batch_size: int
     solved: float
     predictions: tuple[Prediction, ...]
-    advice: str
 
 
 def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str, batch_size: int, logit_scale: float,
@@ -127,7 +127,6 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
         hardest_in_batch=_hardest_in_batch(vectors, batch_size),
         near=_near(vectors, companions, hardest, rows, len(records)),
         logit_scale=logit_scale, batch_size=min(batch_size, len(vectors)), solved=solved, predictions=predictions,
-        advice=advise(solved),
     )
 
 
@@ -149,13 +148,13 @@ def ideal_loss(vectors: Array, groups: Ints, logit_scale: float) -> float:
 
 
 def advise(solved: float) -> str:
-    """What the share of solved batches, percent, suggests."""
+    """What the share of batches, percent, suggests on which InfoNCE is solved by these pictures and captions."""
     if solved >= 50:
-        return ("InfoNCE can be solved on most batches and will then stop teaching: hn_clip with gamma 0.5, or "
+        return ("InfoNCE is solved on most batches and has nothing left to teach: hn_clip with gamma 0.5, or "
                 "--batches neighbours, or larger batches")
     if solved >= 10:
-        return "InfoNCE can be solved on some batches: hn_clip with gamma 0.25 to 0.5 is worth a try beside info_nce"
-    return "InfoNCE will not run dry on these captions with this batch size: begin with info_nce"
+        return "InfoNCE is solved on some batches: hn_clip with gamma 0.25 to 0.5 is worth a try beside info_nce"
+    return "InfoNCE has enough to teach on these pictures and captions with this batch size"
 
 
 def percentiles(values: Sequence[float] | Array, which: Sequence[int]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from densecap_search.inspection.duplicates import Near, near_pictures, normal_ca
 from densecap_search.inspection.findings import Finding, Reason, by_reason
 from densecap_search.inspection.geometry import Geometry, Histogram, histogram, percentiles
 from densecap_search.inspection.leakage import Leak, find_leaks
+from densecap_search.inspection.pair_fit import PairFit
 from densecap_search.inspection.pictures import Pictures
 from densecap_search.inspection.suggestions import Suggestion, suggest
 
@@ -59,6 +60,7 @@ class Inspection:
     files: Files | None
     leaks: tuple[Leak, ...] | None
     geometry: Geometry | None
+    fit: PairFit | None
     suggestions: tuple[Suggestion, ...]
     findings: tuple[Finding, ...]
 
@@ -77,8 +79,9 @@ def take_inventory(collection: Collection) -> Inventory:
     )
 
 
-def inspect(collection: Collection, pictures: Pictures | None = None, geometry: Geometry | None = None) -> Inspection:
-    """Gather what is known of a collection. pictures and geometry: of its records and captions, if wanted."""
+def inspect(collection: Collection, pictures: Pictures | None = None, geometry: Geometry | None = None,
+            fit: PairFit | None = None) -> Inspection:
+    """Gather what is known of a collection. pictures, geometry and fit: of its records, captions, pairs, if wanted."""
     captioned = collection.captioned
     leaks = find_leaks(captioned, pictures)
     files, found = None, list(findings.of_files(collection, pictures))
@@ -91,10 +94,13 @@ def inspect(collection: Collection, pictures: Pictures | None = None, geometry: 
                       sum(len(group) - 1 for group in copies), alike)
         found += findings.of_pictures(records, copies, alike, split=leaks is not None)
     found += findings.of_weak_captions(captioned)
+    found += findings.of_flaws(captioned)
     found += findings.of_captions(captioned, *_same_captions(captioned))
+    found += findings.of_pairs(captioned, fit)
     found += findings.of_geometry(captioned, geometry)
     found.sort(key=lambda finding: not finding.do)
-    return Inspection(take_inventory(collection), files, leaks, geometry, suggest(captioned, geometry), tuple(found))
+    return Inspection(take_inventory(collection), files, leaks, geometry, fit, suggest(captioned, geometry, fit),
+                      tuple(found))
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
         "files": of_files,
         "leaks": None if leaks is None else [{name: getattr(found, name) for name in leak} for found in leaks],
         "captions_by_model": of_captions,
+        "pairs_by_model": None if inspection.fit is None else asdict(inspection.fit),
         "suggestions": [asdict(suggestion) for suggestion in inspection.suggestions],
         "findings": [asdict(finding) for finding in inspection.findings],
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,9 @@ from markupsafe import Markup, escape
 
 from densecap_search import __version__
 from densecap_search.inspection.findings import EXAMPLES, Example, Finding
-from densecap_search.inspection.geometry import NEAR_COSINE, SOLVED, Geometry, Histogram, Prediction
+from densecap_search.inspection.geometry import NEAR_COSINE, SOLVED, Geometry, Histogram, Prediction, advise
 from densecap_search.inspection.inspect import Inspection
-from densecap_search.inspection.suggestions import cut_share
+from densecap_search.inspection.suggestions import command, cut_share
 from densecap_search.pages.html import COLOURS, plot, render
 
 if TYPE_CHECKING:
@@ -34,9 +33,8 @@ def inspection_page(inspection: Inspection) -> str:
         "title": f"{inspection.inventory.name}, before training", "version": __version__,
         "found": inspection, "inventory": inspection.inventory, "files": inspection.files, "geometry": geometry,
         "sections": [_section(finding) for finding in inspection.findings],
-        "command": " ".join(["densecap finetune COLLECTION",
-                             *([f"--model {shlex.quote(geometry.model)}"] if geometry else []),
-                             *(item.words for item in inspection.suggestions), "-o runs/mine"]),
+        "command": command(geometry.model if geometry else None, inspection.suggestions), "fit": inspection.fit,
+        "advice": None if inspection.fit is None else advise(inspection.fit.solved),
         "length_rows": length_rows(inspection), "length_plots": length_plots(inspection),
         "windows": [] if geometry is None else window_rows(geometry),
         "likeness_rows": [] if geometry is None else likeness_rows(geometry),

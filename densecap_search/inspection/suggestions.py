@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from densecap_search.collection.records import Record
-from densecap_search.config import DataConfig
-from densecap_search.inspection.geometry import LOGIT_SCALE, WINDOWS, Geometry, Prediction
+from densecap_search.config import DataConfig, TrainConfig
+from densecap_search.inspection.geometry import WINDOWS, Geometry, Prediction
+from densecap_search.inspection.pair_fit import PairFit
 from densecap_search.model.segments import Truncation
 
 CUT_AT_MOST = 5.0  # percent of the captions that a window may cut
@@ -23,10 +25,15 @@ class Suggestion:
     reason: str
 
 
-def suggest(records: Sequence[Record], geometry: Geometry | None) -> tuple[Suggestion, ...]:
-    """What the measurements speak for; without a model only the batch size. records: captioned ones."""
+def suggest(records: Sequence[Record], geometry: Geometry | None, fit: PairFit | None = None
+            ) -> tuple[Suggestion, ...]:
+    """What the measurements speak for; without a model only the batch size. records: captioned ones.
+
+    The objective follows from the pictures' own vectors, so it is left open where they were not encoded.
+    """
     batch = _batch_size(count_training(records), geometry)
-    return (batch,) if geometry is None else (_window(geometry), _objective(geometry), batch)
+    window = () if geometry is None else (_window(geometry),)
+    return (*window, *(() if geometry is None or fit is None else (_objective(geometry, fit),)), batch)
 
 
 def count_training(records: Sequence[Record]) -> int:
@@ -61,18 +68,20 @@ def _window(geometry: Geometry) -> Suggestion:
     return Suggestion(f"--context-length {chosen.context_length}", reason)
 
 
-def _objective(geometry: Geometry) -> Suggestion:
-    where = (f"InfoNCE would be solved on {geometry.solved:.0f} % of batches of {geometry.batch_size} at logit_scale "
-             f"{geometry.logit_scale:.0f}")
-    if geometry.solved < 10:
-        hot = _prediction(geometry, geometry.batch_size, LOGIT_SCALE)
-        later = f" ({hot:.0f} % at {LOGIT_SCALE:.0f})" if hot is not None and geometry.logit_scale < LOGIT_SCALE else ""
-        return Suggestion("--objective info_nce", f"{where}{later}, so there is nothing yet for a margin to mend")
-    gamma = 0.5 if geometry.solved >= 50 else 0.25
+def _objective(geometry: Geometry, fit: PairFit) -> Suggestion:
+    where = (f"InfoNCE is solved on {fit.solved:.0f} % of batches of {fit.batch_size} of these pictures and captions "
+             f"at logit_scale {fit.logit_scale:.0f}, before any training")
+    default = TrainConfig()
+    if fit.solved < 10:
+        other = (f"finetune's own {default.objective} with gamma {default.gamma:g} is for captions so alike that "
+                 "InfoNCE runs dry; --diagnose 50 measures during training whether it does")
+        return Suggestion("--objective info_nce", f"{where}, so there is nothing yet for a margin to mend; {other}")
+    gamma = 0.5 if fit.solved >= 50 else 0.25
     margin = f"{gamma * geometry.mean:.2f} ± {gamma * geometry.deviation:.2f}"
+    own = "; this is finetune's own choice" if (default.objective, default.gamma) == ("hn_clip", gamma) else ""
     return Suggestion(f"--objective hn_clip --gamma {gamma:g}",
                       f"{where}; captions are {geometry.mean:.2f} ± {geometry.deviation:.2f} alike, so the margin that "
-                      f"keeps it teaching is {margin} in cosine")
+                      f"keeps it teaching is {margin} in cosine{own}")
 
 
 def _batch_size(training: int, geometry: Geometry | None) -> Suggestion:
@@ -86,7 +95,8 @@ def _batch_size(training: int, geometry: Geometry | None) -> Suggestion:
         cells = [(cell, _prediction(geometry, cell, scale)) for cell in (SMALLEST_BATCH, size)]
         if size > SMALLEST_BATCH and all(solved is not None for _, solved in cells):
             shares = ", of ".join(f"{cell} {solved:.0f} %" for cell, solved in cells)
-            reason += f"; InfoNCE would be solved on this share of batches of {shares}"
+            reason += ("; were pictures where their captions are, InfoNCE would be solved on this share of batches of "
+                       + shares)
     return Suggestion(f"--batch-size {size}", reason + "; --micro-batch makes it fit into memory")
 
 
@@ -94,3 +104,10 @@ def _prediction(geometry: Geometry, batch_size: int, logit_scale: float) -> floa
     def fits(cell: Prediction) -> bool:
         return cell.batch_size == batch_size and cell.logit_scale == logit_scale
     return next((cell.solved for cell in geometry.predictions if fits(cell)), None)
+
+
+def command(model: str | None, suggestions: Sequence[Suggestion], collection: str = "COLLECTION") -> str:
+    """All of it as one line to paste."""
+    words = ["densecap finetune", shlex.quote(collection), *([f"--model {shlex.quote(model)}"] if model else []),
+             *(item.words for item in suggestions), "-o runs/mine"]
+    return " ".join(words)

@@ -30,8 +30,8 @@ def test_a_high_scale_is_predicted_to_saturate_and_a_low_one_not(collection):
     hot = look_at_captions(collection, tiny, model="tiny", batch_size=4, logit_scale=1e6)
     cold = look_at_captions(collection, tiny, model="tiny", batch_size=4, logit_scale=1.0)
     assert (hot.solved, cold.solved) == (100.0, 0.0)
-    assert "hn_clip with gamma 0.5" in hot.advice
-    assert cold.advice == advise(0.0)
+    assert "hn_clip with gamma 0.5" in advise(hot.solved)
+    assert "enough to teach" in advise(cold.solved)
     assert hot.similarity["p1"] <= hot.mean <= hot.hardest["p100"] <= 1.0 + 1e-6
     assert hot.hardest_in_batch <= hot.hardest["p100"]
     by_size = {(cell.batch_size, cell.logit_scale): cell.solved for cell in hot.predictions}

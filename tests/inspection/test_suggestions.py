@@ -10,7 +10,8 @@ import pytest
 from densecap_search.collection.records import Record
 from densecap_search.inspection.duplicates import Near
 from densecap_search.inspection.geometry import Geometry, Histogram, Prediction
-from densecap_search.inspection.suggestions import count_training, suggest
+from densecap_search.inspection.pair_fit import PairFit
+from densecap_search.inspection.suggestions import command, count_training, suggest
 from densecap_search.model.segments import Truncation
 
 EMPTY = Histogram((), ())
@@ -24,7 +25,11 @@ def geometry(shares: tuple[float, float, float, float], solved: float = 0.0, lon
     windows = tuple(cut(window, share) for window, share in zip((77, 128, 248, 512), shares, strict=True))
     cells = (Prediction(16, 20.0, 60.0, 1e-4), Prediction(128, 20.0, solved, 1e-2), Prediction(128, 100.0, 90.0, 1e-5))
     return Geometry("m", windows[2], windows, {}, EMPTY, longest, 0, 0.84, 0.05, {}, {}, {}, {}, 0.9, EMPTY, 0.9, Near((), ()),
-                    20.0, 128, solved, cells, "")
+                    20.0, 128, solved, cells)
+
+
+def fit(solved: float) -> PairFit:
+    return PairFit("m", 1000, 0.99, 0, (), 128, 20.0, solved, 0.1)
 
 
 def records(train: int, **others: int) -> list[Record]:
@@ -48,13 +53,25 @@ def test_the_window_is_the_smallest_usual_one_that_cuts_less_than_a_twentieth(sh
     (0.0, "--objective info_nce"), (9.9, "--objective info_nce"), (10.0, "--objective hn_clip --gamma 0.25"),
     (80.0, "--objective hn_clip --gamma 0.5"),
 ])
-def test_the_margin_follows_the_share_of_batches_that_would_be_solved(solved: float, expected: str):
-    found = suggest(records(100), geometry((0, 0, 0, 0), solved))[1]
+def test_the_margin_follows_the_share_of_batches_that_are_solved(solved: float, expected: str):
+    found = suggest(records(100), geometry((0, 0, 0, 0)), fit(solved))[1]
     assert found.words == expected
+    assert f"InfoNCE is solved on {solved:.0f} % of batches of 128 of these pictures and captions" in found.reason
     if "0.5" in expected:
-        assert "0.42 ± 0.03 in cosine" in found.reason  # γ·Ḡ = 0.5 · (0.84 ± 0.05)
+        assert "0.42 ± 0.03 in cosine; this is finetune's own choice" in found.reason  # γ·Ḡ = 0.5 · (0.84 ± 0.05)
     if solved == 0:
-        assert "(90 % at 100)" in found.reason
+        assert "finetune's own hn_clip with gamma 0.5 is for captions so alike" in found.reason
+
+
+def test_no_objective_is_advised_where_the_pictures_were_not_encoded():
+    assert [item.words.split()[0] for item in suggest(records(100), geometry((0, 0, 0, 0), 99.0))] == [
+        "--context-length", "--batch-size"]
+
+
+def test_what_is_suggested_is_one_command_to_paste():
+    found = suggest(records(100), geometry((0, 0, 0, 0)), fit(0.0))
+    assert command("runs/my model", found, "my photos") == (
+        "densecap finetune 'my photos' --model 'runs/my model' --context-length 77 --objective info_nce --batch-size 16 -o runs/mine")
 
 
 @pytest.mark.parametrize(("training", "expected"), [(10, 16), (511, 16), (512, 32), (2048, 128), (9450, 512), (20_000, 512)])
