@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from densecap_search.collection.captions import sentences
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.config import LONG_TEXT, ModelConfig
@@ -23,7 +24,7 @@ from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import METRICS, Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import Ints, Truncation, sentences
+from densecap_search.model.segments import Ints, Truncation
 from densecap_search.model.sources import load_encoder
 
 WINDOWS = (77, 128, 248, 256)

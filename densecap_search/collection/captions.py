@@ -32,7 +32,8 @@ _CAMERA = re.compile(r"""
   | (digital|default)\ (still\ )?(camera|picture|image) | processed\ with\ vsco.*
   | imagej=.* | \{"shape":.* | cof | ptr | sdr | hdr | mde | oznorco? | vivo
 """, re.IGNORECASE | re.VERBOSE | re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+# after . ! ? … and what closes a quotation or bracket, where white space follows; after 。！？ anywhere; at line ends
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|(?<=[。！？])["'”’」』）]*|\n""")
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,34 @@ def find_weak_captions(records: Sequence[Record]) -> tuple[WeakCaptions, ...]:
     found = [
         WeakCaptions("empty", len(empty), tuple(empty[:_EXAMPLES])),
         WeakCaptions("placeholder", len(left), tuple(dict.fromkeys(left.values()))[:_EXAMPLES]),
-        _shared("repeated", captioned, lambda caption: [caption.strip()], MANY),
-        _shared("boilerplate", captioned, sentences, max(SHARED_LEAST, SHARED * len(captioned))),
+        _shared("repeated", captioned, lambda caption: [caption_key(caption)], MANY),
+        _shared("boilerplate", captioned, _several, max(SHARED_LEAST, SHARED * len(captioned))),
     ]
     return tuple(finding for finding in found if finding.pictures)
 
 
-def sentences(caption: str) -> list[str]:
-    """The sentences of a caption of several; none of a caption that is only one."""
-    parts = [part.strip() for part in _SENTENCE_END.split(caption)]
-    parts = [part for part in parts if part]
+def sentences(text: str) -> list[str]:
+    """A text cut after its sentences and at its line ends, without the white space around them."""
+    found, at = [], 0
+    for end in _SENTENCE_END.finditer(text):
+        found.append(text[at:end.start() + len(end.group().rstrip())])
+        at = end.end()
+    found.append(text[at:])
+    return [sentence.strip() for sentence in found if sentence.strip()]
+
+
+def caption_key(caption: str) -> str:
+    """What two captions share that are the same caption: everything but the white space around them.
+
+    The one definition, for groups, right answers, repeated captions and leaks. Two more are meant to be wider:
+    `normal_caption`, nearly the same, and a model's tokens within its window, the same to that model.
+    """
+    return caption.strip()
+
+
+def _several(caption: str) -> list[str]:
+    """The sentences of a caption that has more than one: a whole caption is no boilerplate."""
+    parts = sentences(caption)
     return parts if len(parts) > 1 else []
 
 

@@ -27,7 +27,7 @@ class Question:
 
 def halves(record: Record) -> Question | None:
     """The first, third, … sentence asks, the others are stored; None where there are not two different ones."""
-    parts = [part for caption in record.captions for part in sentences(caption) or [caption.strip()] if part]
+    parts = [part for caption in record.captions for part in sentences(caption)]
     return _question(record, parts[0::2], parts[1::2], joined=True)
 
 
@@ -51,7 +51,7 @@ def choose_protocol(records: Sequence[Record]) -> str:
 
 
 def _question(record: Record, asks: list[str], stored: list[str], joined: bool) -> Question | None:
-    said = {_plain(sentence) for text in asks for sentence in sentences(text) or [text]}
+    said = {_plain(sentence) for text in asks for sentence in sentences(text)}
     kept = [left for text in stored if (left := _without(text, said))]
     if not kept or not any(said):
         return None
@@ -60,7 +60,7 @@ def _question(record: Record, asks: list[str], stored: list[str], joined: bool) 
 
 def _without(text: str, said: set[str]) -> str:
     """A text less the sentences that are asked; as it is where none of them is."""
-    parts = sentences(text) or [text]
+    parts = sentences(text)
     kept = [part for part in parts if _plain(part) not in said]
     return text if len(kept) == len(parts) else "\n".join(kept)  # a space would make one sentence of two
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Collection, Record
 from densecap_search.errors import CollectionError
 from densecap_search.files import hash_text
@@ -104,7 +105,7 @@ def take_fraction(records: Sequence[Record], fraction: float, seed: int) -> tupl
     return tuple(records[row] for row in kept)
 
 
-def group_numbers(records: Sequence[Record], same_caption: Callable[[str], str] = str.strip) -> list[int]:
+def group_numbers(records: Sequence[Record], same_caption: Callable[[str], str] = caption_key) -> list[int]:
     """A number a record; equal numbers are the same picture or the same caption, never negatives.
 
     same_caption: a caption → what makes it the same as another; its tokens within the window, for instance.
@@ -140,7 +141,7 @@ def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int) ->
 
 
 def _components(records: Sequence[Record], by: Sequence[str],
-                same_caption: Callable[[str], str] = str.strip) -> list[int]:
+                same_caption: Callable[[str], str] = caption_key) -> list[int]:
     """Connected components (union–find) of records that share any of the named properties."""
     parent = list(range(len(records)))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Record
 from densecap_search.collection.splits import picture_numbers
 from densecap_search.embedding.cache import Array
@@ -53,7 +54,7 @@ class Pairs:
         captions = tuple(caption for record in records for caption in record.captions)
         owner = np.repeat(np.arange(len(records)), [len(record.captions) for record in records])
         seen: dict[str, int] = {}
-        same = np.array([seen.setdefault(caption.strip(), len(seen)) for caption in captions], np.int64)
+        same = np.array([seen.setdefault(caption_key(caption), len(seen)) for caption in captions], np.int64)
         picture = np.array(picture_numbers(records), np.int64)
         return cls(tuple(records), captions, image, mean_of(text.rows, text.counts), owner, picture, same, text,
                    len(records) if asked is None else asked)

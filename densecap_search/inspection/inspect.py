@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import group_numbers
 from densecap_search.inspection import findings
@@ -125,7 +126,7 @@ def as_json(inspection: Inspection) -> dict[str, Any]:
 
 def _same_captions(records: Sequence[Record]) -> tuple[list[list[int]], list[list[int]]]:
     """Rows with an equal caption; rows whose captions are equal only once normalised."""
-    equal = same([[caption.strip() for caption in record.captions] for record in records])
+    equal = same([[caption_key(caption) for caption in record.captions] for record in records])
     known = {tuple(group) for group in equal}
     alike = same([[normal_caption(caption) for caption in record.captions] for record in records])
     return equal, [group for group in alike if tuple(group) not in known]

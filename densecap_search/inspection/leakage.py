@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Record
 from densecap_search.embedding.neighbours import near_codes
 from densecap_search.inspection.duplicates import NEAR_BITS, normal_caption
@@ -30,7 +31,8 @@ class Leak:
     twins: tuple[tuple[int, int], ...]
 
 
-KINDS = ("same picture", "nearly the same picture", "same caption", "same group", "same burst")
+KINDS = ("same picture", "nearly the same picture", "same caption", "nearly the same caption", "same group",
+         "same burst")
 
 
 def find_leaks(records: Sequence[Record], pictures: Pictures | None) -> tuple[Leak, ...] | None:
@@ -48,7 +50,10 @@ def find_leaks(records: Sequence[Record], pictures: Pictures | None) -> tuple[Le
         alike = _by_outline(splits, records, pictures.codes)
         exact = crossings["same picture"]
         crossings["nearly the same picture"] = {key: twin for key, twin in alike.items() if key not in exact}
-    crossings["same caption"] = _by_key(splits, [map(normal_caption, record.captions) for record in records])
+    crossings["same caption"] = _by_key(splits, [map(caption_key, record.captions) for record in records])
+    nearly = _by_key(splits, [map(normal_caption, record.captions) for record in records])
+    crossings["nearly the same caption"] = {key: twin for key, twin in nearly.items()
+                                            if key not in crossings["same caption"]}
     crossings["same group"] = _by_key(splits, [[record.group] if record.group else [] for record in records])
     crossings["same burst"] = _by_key(splits, [[record.burst] if record.burst else [] for record in records])
     return tuple(leak for kind in KINDS for leak in _count(kind, splits, crossings.get(kind, {})))

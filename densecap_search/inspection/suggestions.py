@@ -71,17 +71,16 @@ def _window(geometry: Geometry) -> Suggestion:
 def _objective(geometry: Geometry, fit: PairFit) -> Suggestion:
     where = (f"InfoNCE is solved on {fit.solved:.0f} % of batches of {fit.batch_size} of these pictures and captions "
              f"at logit_scale {fit.logit_scale:.0f}, before any training")
-    default = TrainConfig()
+    default = ("; without --objective finetune tries the candidates itself, where only heads train, and takes what "
+               "validation says" if TrainConfig().objective == "auto" else
+               f"; finetune's own is {TrainConfig().objective}")
     if fit.solved < 10:
-        other = (f"finetune's own {default.objective} with gamma {default.gamma:g} is for captions so alike that "
-                 "InfoNCE runs dry; --diagnose 50 measures during training whether it does")
-        return Suggestion("--objective info_nce", f"{where}, so there is nothing yet for a margin to mend; {other}")
+        return Suggestion("--objective info_nce", f"{where}, so there is nothing yet for a margin to mend{default}")
     gamma = 0.5 if fit.solved >= 50 else 0.25
     margin = f"{gamma * geometry.mean:.2f} ± {gamma * geometry.deviation:.2f}"
-    own = "; this is finetune's own choice" if (default.objective, default.gamma) == ("hn_clip", gamma) else ""
     return Suggestion(f"--objective hn_clip --gamma {gamma:g}",
                       f"{where}; captions are {geometry.mean:.2f} ± {geometry.deviation:.2f} alike, so the margin that "
-                      f"keeps it teaching is {margin} in cosine{own}")
+                      f"keeps it teaching is {margin} in cosine{default}")
 
 
 def _batch_size(training: int, geometry: Geometry | None) -> Suggestion:

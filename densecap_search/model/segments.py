@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from densecap_search.collection.captions import sentences
+
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float32]
 Count = Callable[[Sequence[str]], Sequence[int]]  # texts → the tokens of each, with those that every text has around it
-# after . ! ? … and what closes a quotation or bracket, where white space follows; after 。！？ anywhere; at line ends
-_SENTENCE_END = re.compile(r"""(?<=[.!?…])["'”’»)\]]*\s+|(?<=[。！？])["'”’」』）]*|\n""")
+
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,6 @@ def best_of(found: Sequence[Sequence[tuple[int, float]]], k: int) -> list[tuple[
         for row, score in hits:
             best[row] = max(score, best.get(row, score))
     return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
-
-
-def sentences(text: str) -> list[str]:
-    """A text cut after its sentences and at its line ends, without the white space around them."""
-    found, at = [], 0
-    for end in _SENTENCE_END.finditer(text):
-        found.append(text[at:end.start() + len(end.group().rstrip())])
-        at = end.end()
-    found.append(text[at:])
-    return [sentence.strip() for sentence in found if sentence.strip()]
 
 
 def split_text(text: str, window: int, count: Count) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_sentence_that_few_captions_share_is_no_boilerplate():
 
 def test_sentences_are_cut_where_they_end():
     assert sentences("One. Two! Three?\nFour") == ["One.", "Two!", "Three?", "Four"]
-    assert sentences("At 3.5 m only one sentence.") == []
+    assert sentences("At 3.5 m only one sentence.") == ["At 3.5 m only one sentence."]
 
 
 def test_a13_twelve_pictures_with_one_boilerplate_caption_are_one_group():

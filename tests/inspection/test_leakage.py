@@ -32,7 +32,7 @@ def test_the_same_picture_a_nearly_same_one_and_a_caption_in_train_and_test_are_
         ("nearly the same picture", "val", "train"): (1, ((3, 0),)),  # d is 1 bit from a
         ("nearly the same picture", "test", "val"): (1, ((1, 3),)),  # and from b, which is a's copy
         ("nearly the same picture", "test", "train"): (1, ((4, 2),)),  # e is 3 bits from c; no word means train
-        ("same caption", "val", "train"): (1, ((3, 2),)),
+        ("nearly the same caption", "val", "train"): (1, ((3, 2),)),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,13 @@ def test_a_second_look_decodes_only_what_is_new_and_finds_the_same(photos: Path,
     first = look_at_pictures(read_collection(photos).records)
     Image.effect_mandelbrot((40, 30), (-2, -1, 1, 1), 50).save(photos / "new.png")
     decoded: list[str] = []
-    real = pictures.open_image
+    real = pictures.use_image
 
-    def counted(path: Path, **settings: int) -> Image.Image | Skipped:
+    def counted(path: Path, use: Callable[[Image.Image], int | None], **settings: int) -> int | Skipped | None:
         decoded.append(path.name)
-        return real(path, **settings)
+        return real(path, use, **settings)
 
-    monkeypatch.setattr(pictures, "open_image", counted)
+    monkeypatch.setattr(pictures, "use_image", counted)
     second = look_at_pictures(read_collection(photos).records)
     assert decoded == ["new.png"]
     assert {name: code for name, code in second.codes.items() if name != "new.png"} == first.codes

@@ -10,11 +10,12 @@ from helpers import load, make_tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densecap_search.collection.captions import sentences
 from densecap_search.embedding.towers import embed_queries, embed_texts
 from densecap_search.errors import ConfigError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.segments import Truncation, best_of, mean_of, sentences, split_text
+from densecap_search.model.segments import Truncation, best_of, mean_of, split_text
 
 TINY = make_tiny()
 DENSE = " ".join(f"Sentence {number} speaks of a red bus, two trees and a dog." for number in range(53))  # 636 words
