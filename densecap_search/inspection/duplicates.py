@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,21 @@ def near_pictures(records: Sequence[Record], pictures: Pictures) -> Near:
             yield int(first[place]), first[others], bits
 
     return near(len(records), neighbours())
+
+
+def mirror_pictures(records: Sequence[Record], codes: Mapping[str, int], mirrored: Mapping[str, int]
+                    ) -> list[tuple[int, int]]:
+    """Rows of pictures of which one looks like the other turned left to right, and not like it as it is."""
+    rows = [row for row, record in enumerate(records) if record.image_id in codes and record.image_id in mirrored]
+    both = [codes[records[row].image_id] for row in rows] + [mirrored[records[row].image_id] for row in rows]
+    found = set()
+    for place, others, _ in near_codes(np.array(both, np.uint64), NEAR_BITS):
+        for other in others.tolist():
+            first, second = sorted((place % len(rows), other % len(rows)))
+            turned = (place < len(rows)) != (other < len(rows))
+            if turned and (both[first] ^ both[second]).bit_count() > NEAR_BITS:
+                found.add((rows[first], rows[second]))
+    return sorted(pair for pair in found if pair[0] != pair[1])
 
 
 def normal_caption(caption: str) -> str:

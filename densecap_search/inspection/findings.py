@@ -14,7 +14,7 @@ from densecap_search.inspection.duplicates import NEAR_BITS, Near
 from densecap_search.inspection.geometry import NEAR_COSINE, Geometry
 from densecap_search.inspection.leakage import Leak
 from densecap_search.inspection.pair_fit import Pair, PairFit, in_order
-from densecap_search.inspection.pictures import Pictures
+from densecap_search.inspection.pictures import SMALL, STRIP, Pictures
 from densecap_search.inspection.suggestions import CUT_AT_MOST, cut_share
 
 EXAMPLES = 12  # of a finding, in the page and in the JSON
@@ -81,6 +81,29 @@ def of_files(collection: Collection, pictures: Pictures | None) -> Iterator[Find
         blank = [record for record in collection.records if record.image_id in set(pictures.blank)]
         yield Finding("blank", len(blank), _number(len(blank), "picture is", "pictures are") + " nearly of one colour",
                       "remove those that show nothing", _each(blank))
+
+
+def of_shapes(records: Sequence[Record], pictures: Pictures) -> Iterator[Finding]:
+    """Pictures that lack their end, and those of whose shape or size a model sees little."""
+    for kind, ids, what, do in (
+        ("cut short picture", pictures.cut, "lack their last bytes", "fetch them again; they are taken as they are"),
+        ("small", pictures.small, f"have a side below {SMALL} pixels", "find larger ones: a model sees a blur"),
+        ("strip", pictures.strips, f"are more than {STRIP:g} times as long as wide",
+         "choose --resize pad, or cut them apart: of the middle alone little is seen"),
+    ):
+        own = [record for record in records if record.image_id in set(ids)]
+        if own:
+            yield Finding(kind, len(own), f"{_pictures(len(own))} that {what}", do, _each(own))
+
+
+def of_mirrors(records: Sequence[Record], pairs: Sequence[tuple[int, int]]) -> Iterator[Finding]:
+    """Pictures that are another turned left to right, where the table does not say so."""
+    loose = [pair for pair in pairs if not _declared(records, pair, ("group", "burst"))]
+    if loose:
+        yield Finding("mirrored", len(loose), _number(len(loose), "pair of pictures is", "pairs of pictures are")
+                      + " each other turned left to right", "remove one, or give both one `burst`; what their captions "
+                      "say of left and right is wrong for one of them",
+                      tuple(_together(records, pair, "mirrored") for pair in loose[:EXAMPLES]))
 
 
 def of_pictures(records: Sequence[Record], copies: Sequence[Sequence[int]], near: Near, split: bool

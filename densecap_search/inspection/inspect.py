@@ -14,7 +14,7 @@ from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import group_numbers
 from densecap_search.inspection import findings
-from densecap_search.inspection.duplicates import Near, near_pictures, normal_caption, same
+from densecap_search.inspection.duplicates import Near, mirror_pictures, near_pictures, normal_caption, same
 from densecap_search.inspection.findings import Finding, Reason, by_reason
 from densecap_search.inspection.geometry import Geometry, Histogram, histogram, percentiles
 from densecap_search.inspection.leakage import Leak, find_leaks
@@ -93,7 +93,9 @@ def inspect(collection: Collection, pictures: Pictures | None = None, geometry: 
         alike = near_pictures(records, pictures)
         files = Files(len(pictures.hashes), len(pictures.broken), len(pictures.blank), by_reason(pictures.broken),
                       sum(len(group) - 1 for group in copies), alike)
+        found += findings.of_shapes(records, pictures)
         found += findings.of_pictures(records, copies, alike, split=leaks is not None)
+        found += findings.of_mirrors(records, mirror_pictures(records, pictures.codes, pictures.mirrored))
     found += findings.of_weak_captions(captioned)
     found += findings.of_flaws(captioned)
     found += findings.of_captions(captioned, *_same_captions(captioned))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Skipped
 from densecap_search.inspection import pictures
+from densecap_search.inspection.duplicates import mirror_pictures
+from densecap_search.inspection.findings import of_mirrors, of_shapes
 from densecap_search.inspection.pictures import look_at_pictures
 
 
@@ -45,3 +48,22 @@ def test_a_second_look_decodes_only_what_is_new_and_finds_the_same(photos: Path,
     second = look_at_pictures(read_collection(photos).records)
     assert decoded == ["new.png"]
     assert {name: code for name, code in second.codes.items() if name != "new.png"} == first.codes
+
+
+def test_cut_small_long_and_mirrored_pictures_are_found_at_once_and_from_the_cache(tmp_path: Path):
+    generator = np.random.default_rng(0)
+    noise = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((160, 120), Image.Resampling.BICUBIC)
+    noise.save(tmp_path / "a.png")
+    ImageOps.mirror(noise).save(tmp_path / "b.png")
+    noise.save(tmp_path / "cut.jpg", quality=95)
+    data = (tmp_path / "cut.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(data[:-40])
+    Image.effect_mandelbrot((31, 40), (-2, -1, 1, 1), 50).save(tmp_path / "small.png")
+    Image.effect_mandelbrot((400, 60), (-2, -1, 1, 1), 50).save(tmp_path / "strip.png")
+    records = read_collection(tmp_path).records
+    for found in (look_at_pictures(records), look_at_pictures(records)):
+        assert (found.cut, found.small, found.strips, found.broken) == (("cut.jpg",), ("small.png",), ("strip.png",), ())
+        pairs = mirror_pictures(records, found.codes, found.mirrored)
+        assert [(records[a].image_id, records[b].image_id) for a, b in pairs] == [("a.png", "b.png"), ("b.png", "cut.jpg")]
+    kinds = {finding.kind: finding.count for finding in (*of_shapes(records, found), *of_mirrors(records, pairs))}
+    assert kinds == {"cut short picture": 1, "small": 1, "strip": 1, "mirrored": 2}
