@@ -21,6 +21,7 @@ from densecap_search import __version__
 from densecap_search.collection.records import Skipped
 from densecap_search.embedding.content import default_workers
 from densecap_search.errors import DensecapError
+from densecap_search.retrieval.strength import Strength
 from densecap_search.ui import export, finding
 from densecap_search.ui.batching import Batcher, Busy
 from densecap_search.ui.gallery import Gallery
@@ -41,6 +42,8 @@ class SearchRequest(BaseModel):
     caption: str = Field(description="what is to be seen; as long as you like, up to 20,000 letters")
     count: int = Field(24, ge=1, le=MOST_PAGE, description="hits that are returned")
     offset: int = Field(0, ge=0, le=finding.MOST_HITS, description="hits that are passed over")
+    mode: Literal["auto", "image", "text", "words", "fused"] = Field("auto", description="what is compared: pictures, "
+                                                                     "captions by meaning or by words, all together")
 
 
 class CaptionRequest(BaseModel):
@@ -51,10 +54,14 @@ class CaptionRequest(BaseModel):
 
 
 class FoundPicture(BaseModel):
-    """A hit. score: cosine; picture: for /pictures/{picture}/small, large or original, and /api/similar."""
+    """A hit. score: cosine; match: where captions were searched too, how far it stands above the mean of all pictures,
+    in spreads; strength: how sure that is; picture: for /pictures/{picture}/small, large or original, /api/similar.
+    """
 
     rank: int
-    score: float
+    score: float | None
+    match: float | None
+    strength: Strength | None
     image_id: str
     name: str
     path: str
@@ -194,7 +201,7 @@ def make_api(service: Service) -> FastAPI:
 def _add_searching(api: FastAPI, service: Service) -> None:
     @api.post("/api/search", response_model=SearchReply, summary="Pictures that a caption describes")
     async def search(request: Request, body: SearchRequest) -> SearchReply:
-        query = finding.Query(body.offset + body.count, caption=finding.check_caption(body.caption))
+        query = finding.Query(body.offset + body.count, finding.check_caption(body.caption), mode=body.mode)
         return await service.hits(request, query, body.offset)
 
     @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")

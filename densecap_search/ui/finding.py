@@ -21,12 +21,13 @@ MOST_HITS = 5_000  # to which a ranking can be paged
 
 @dataclass(frozen=True)
 class Query:
-    """One of: a caption, an indexed picture, the bytes of another. last: hits up to this rank."""
+    """One of: a caption, an indexed picture, the bytes of another. last: hits up to this rank; mode: of a caption."""
 
     last: int
     caption: str = ""
     like: Row | None = None
     picture: bytes = b""
+    mode: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ def check_caption(caption: str) -> str:
 
 def answer(shown: Shown, queries: Sequence[Query]) -> list[Found]:
     """The hits of each query; all captions go through the text tower together."""
-    captions = [query for query in queries if query.caption]
     hits: dict[int, list[Hit]] = {}
-    if captions:
-        found, _ = shown.searcher.by_captions([query.caption for query in captions],
-                                              max(query.last for query in captions))
-        hits = {id(query): ranked for query, ranked in zip(captions, found, strict=True)}
+    for mode in {query.mode for query in queries if query.caption}:
+        own = [query for query in queries if query.caption and query.mode == mode]
+        found, _ = shown.searcher.by_captions([query.caption for query in own], max(query.last for query in own),
+                                              mode=mode)
+        hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
     return [Found(shown, (hits[id(query)] if query.caption else _like(shown, query))[:query.last])
             for query in queries]
 
@@ -67,9 +68,9 @@ def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, A
 def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any]:
     return {
         "rank": hit.rank, "score": None if hit.score is None else round(hit.score, 6), "image_id": hit.image_id,
-        "name": PurePath(hit.image).name,
-        "path": shown.path(hit.image, absolute), "caption": hit.caption, "picture": picture,
-        "missing": is_missing(hit.image),
+        "match": None if hit.match is None else round(hit.match, 4), "strength": hit.strength,
+        "name": PurePath(hit.image).name, "path": shown.path(hit.image, absolute), "caption": hit.caption,
+        "picture": picture, "missing": is_missing(hit.image),
     }
 
 
@@ -78,7 +79,8 @@ def message(first: int, cards: Sequence[dict[str, Any]], total: int) -> str:
     if not cards:
         return f"No more pictures; the index has {total:,}."
     missing = sum(one["missing"] for one in cards)
-    text = f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, best first."
+    text = "Nothing here fits well. " if first == 1 and cards[0]["strength"] == "weak" else ""
+    text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, best first."
     if missing:
         text += (" One of them is no longer where it was indexed." if missing == 1
                  else f" {missing:,} of them are no longer where they were indexed.")

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from densecap_search.errors import DensecapError, IndexFolderError
+from densecap_search.retrieval.caption_store import load_captions
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.index_folder import CURRENT
 from densecap_search.retrieval.rows import Row
@@ -105,17 +106,27 @@ class LiveIndex:
             named = (self.folder / CURRENT).read_text(encoding="utf-8").strip()
         except OSError:
             return False  # the folder is being moved or is gone; what is loaded still answers
-        if named in (self.shown.generation, self._refused):
+        if named == self._refused:
             return False
         try:
+            if named == self.shown.generation:
+                return self._captions_came()
             self.shown, self.problem = Shown(self._load()), ""
         except (DensecapError, OSError, ValueError) as error:
             self.problem, self._refused = f"the index has changed and cannot be read: {error}", named
             return False
         return True
 
+    def _captions_came(self) -> bool:
+        """Captions are added to a generation after it has been named, since they take longer."""
+        before = self.shown.searcher
+        found = load_captions(before.index) if before.captions is None else None
+        if found is not None:
+            self.shown = Shown(replace(before, captions=found))
+        return found is not None
+
     def _load(self) -> Searcher:
         index, before = load_index(self.folder), self.shown.searcher
         if index.manifest.fingerprint == before.index.manifest.fingerprint:
-            return replace(before, index=index)
+            return replace(before, index=index, captions=load_captions(index))
         return self._open()

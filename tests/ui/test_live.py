@@ -10,6 +10,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
 from densecap_search.errors import IndexFolderError
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval.caption_store import update_captions
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.index_folder import CURRENT
 from densecap_search.retrieval.searcher import Searcher
@@ -41,6 +42,21 @@ def test_a_new_generation_is_taken_up_once_and_searched(folder: Path, tiny: Dual
     assert (live.shown.count, live.refresh(), live.refresh(), live.shown.count) == (24, True, False, 23)
     (found,) = answer(live.shown, [Query(50, caption="a red ball")])
     assert len(found.hits) == 23
+
+
+def test_captions_are_searched_as_soon_as_they_are_stored_and_are_those_of_the_generation(folder: Path, tiny: DualEncoder):
+    for file in (folder / "photos").glob("*.txt"):  # weights are learned from captions of several sentences
+        file.write_text(f"{file.read_text()} It was drawn in an afternoon.")
+    live = live_of(folder, tiny)
+    for text in ("A zebra that nothing else here is.", "A quagga that nothing else here is."):
+        (folder / "photos" / "red-left-ball.txt").write_text(text)
+        update(folder, tiny)
+        live.refresh()
+        assert live.shown.searcher.captions is None
+        update_captions(live.shown.index, lambda: tiny)
+        assert (live.refresh(), live.refresh()) == (True, False)
+        (found,) = answer(live.shown, [Query(3, caption=text.split()[1], mode="words")])
+        assert (found.hits[0].image_id, found.hits[0].caption) == ("red-left-ball.png", text)
 
 
 def test_an_index_made_anew_by_another_model_is_searched_with_that_model(folder: Path, tiny: DualEncoder):
@@ -101,6 +117,13 @@ def test_a_picture_is_named_by_its_place_and_its_content_together(folder: Path, 
     assert shown.row(picture_name(row)) == row
     for wrong in (f"6-{row.hash}", f"99-{row.hash}", f"-5-{row.hash}", row.hash, "5", "5-", "", f"{'9' * 30}-{row.hash}", "²-x"):
         assert shown.row(wrong) is None
+
+
+def test_a_weak_best_hit_is_said_to_fit_badly():
+    card = {"missing": False, "strength": "weak"}
+    assert message(1, [card], 9) == "Nothing here fits well. 1 to 1 of 9 pictures, best first."
+    assert message(25, [card], 90) == "25 to 25 of 90 pictures, best first."
+    assert message(1, [{**card, "strength": "likely"}], 9) == "1 to 1 of 9 pictures, best first."
 
 
 def test_paths_are_shown_from_the_folder_of_all_pictures_on(folder: Path, tiny: DualEncoder):

@@ -48,8 +48,8 @@ export function picture(hit, size, properties = {}) {
 }
 
 export function facts(hit) {
-  const word = hit.match_word ? ` · ${hit.match_word}` : "";
-  return `${hit.rank} · score ${hit.score.toFixed(3)}${word}`;
+  const score = hit.score === null ? "" : ` · score ${hit.score.toFixed(3)}`;
+  return `${hit.rank}${score}${hit.strength ? ` · ${hit.strength}` : ""}`;
 }
 
 function card(hit, onopen, onkeep, kept) {
