@@ -127,7 +127,9 @@ def _tell(output: Path, summary: IndexSummary, model: str) -> None:
         click.echo(f"{made.kind} finds {100 * made.recall:.1f} % of the exact first ten ({made.queries} as queries)"
                    f"{doubt}")
     state = "written" if summary.changed else "up to date"
-    click.echo(f"{output}: {len(summary.index)} pictures {state} ({summary.encoded} encoded, "
+    encoded = f"{summary.encoded} new, {summary.cached} of them from the cache" if summary.cached else (
+        f"{summary.encoded} encoded")
+    click.echo(f"{output}: {len(summary.index)} pictures {state} ({encoded}, "
                f"{summary.reused} kept, {summary.removed} removed, {len(summary.skipped)} skipped) "
                f"in {seconds_so_far():.1f} s")
 

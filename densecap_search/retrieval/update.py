@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """What making or updating an index did."""
+    """What making or updating an index did. cached: of the encoded, those whose tower outputs lay in the cache."""
 
     index: ImageIndex
     changes: Changes
@@ -71,6 +71,7 @@ class IndexSummary:
     skipped: tuple[Skipped, ...]
     changed: bool
     rebuilt_for: str | None = None  # the encoder of the index that was replaced, where it was another
+    cached: int = 0
 
     @property
     def reused(self) -> int:
@@ -213,6 +214,7 @@ class _Run:
     workers: int | None
     talk: Talk
     encoded: int = 0
+    cached: int = 0
     broken: list[Skipped] = field(default_factory=list)
     _loaded: DualEncoder | None = None
 
@@ -344,6 +346,7 @@ class _Run:
             self.broken.extend(broken)
             self._check_strict()
             self.encoded += len(made.image_ids)
+            self.cached += len(made.image_ids) - made.encoded
             good = set(made.image_ids)
             kept = [row for row in block if row.image_id in good]
             if kept:
@@ -390,7 +393,8 @@ class _Run:
         return Asked(queries, f"{len(queries)} captions")
 
     def _summary(self, index: ImageIndex, *, changed: bool, rebuilt_for: str | None = None) -> IndexSummary:
-        return IndexSummary(index, self.job.changes, self.encoded, self._skipped(), changed, rebuilt_for)
+        return IndexSummary(index, self.job.changes, self.encoded, self._skipped(), changed, rebuilt_for,
+                            self.cached)
 
 
 def _row(record: Record, content: Content, source: str, root: str | None) -> Row:
