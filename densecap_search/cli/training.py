@@ -165,7 +165,7 @@ def run_experiments(config_file: Path, output: Path | None, places: tuple[str, .
     densecap experiment configs/experiments/scenes.yaml --dry-run
     densecap experiment configs/experiments/ids_ade.yaml --collection ids-ade=captions.jsonl -o runs/ids
     """
-    from densecap_search.experiments import grid, report
+    from densecap_search.experiments import grid, results_page
     from densecap_search.experiments.plan import load_experiment
     from densecap_search.experiments.results import summarise
 
@@ -180,14 +180,14 @@ def run_experiments(config_file: Path, output: Path | None, places: tuple[str, .
     folder = output or Path("runs") / config_file.stem
     outcomes = grid.run_experiment(found, folder, talk=terminal_talk())
     rows = summarise(outcomes, found.baseline, found.expect)
-    report.write_reports(found, rows, outcomes, folder)
+    results_page.write_reports(found, rows, outcomes, folder)
     if as_json:
         for row in rows:
             click.echo(json_text(row.as_json()))
         return
-    for title, own in report.tables(rows).items():
-        click.echo(f"\n{title}. Δ is against {found.baseline}. {report.warning_of(own)}")
-        print_table(report.header(own), [report.cells(row, own) for row in own])
+    for title, own in results_page.tables(rows).items():
+        click.echo(f"\n{title}. Δ is against {found.baseline}. {results_page.warning_of(own)}")
+        print_table(results_page.header(own), [results_page.cells(row, own) for row in own])
     click.echo(f"\nWith curves: {folder / 'results.html'}; tables: results.md, results.csv, results.json")
 
 

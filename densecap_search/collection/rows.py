@@ -91,7 +91,7 @@ def make_records(
 
 def _columns(rows: Sequence[Row], path: Path, reading: Reading, notes: list[str]) -> _Columns:
     found = list(dict.fromkeys(key for row in rows for key in row))
-    image = _named(found, reading.image_column, "--image-column", path) or _first(found, IMAGE_COLUMNS)
+    image = _named(found, reading.image_column, "--image-column", path) or _called(found, IMAGE_COLUMNS)
     named = tuple(name for option in reading.caption_column
                   if (name := _named(found, option, "--caption-column", path)) is not None)
     groups = (named,) if named else _caption_groups(found, CAPTION_COLUMNS) or _caption_groups(
@@ -104,7 +104,7 @@ def _columns(rows: Sequence[Row], path: Path, reading: Reading, notes: list[str]
         raise CollectionError(f"{path}: no column names the pictures; columns found: {_listed(found)}; "
                               "say which one with --image-column NAME")
     own = {word: name for word in OWN_COLUMNS
-           if (name := _first(found, (word,))) not in (None, image, *(name for group in groups for name in group))}
+           if (name := _called(found, (word,))) not in (None, image, *(name for group in groups for name in group))}
     if rows and not groups and len(found) > 1:
         lone = _columns_of_sentences(rows, [name for name in found if name not in (image, *own.values())])
         if len(lone) == 1:
@@ -124,13 +124,13 @@ def _no_captions(found: Sequence[str]) -> str:
 def _named(found: Sequence[str], wanted: str | None, option: str, path: Path) -> str | None:
     if wanted is None or not found:
         return None
-    name = _first(found, (wanted,))
+    name = _called(found, (wanted,))
     if name is None:
         raise CollectionError(f"{path}: {option} {wanted} is not there; columns found: {_listed(found)}")
     return name
 
 
-def _first(found: Sequence[str], wanted: Sequence[str]) -> str | None:
+def _called(found: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((name for word in wanted for name in found if matches(name, (word,))), None)
 
 

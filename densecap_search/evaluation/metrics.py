@@ -212,7 +212,7 @@ def _rank_block(scores: Scores, counts: Ints, columns: Ints, depth: int) -> Rank
         positions[rows, number] = 1 + number + above - right_above + level / 2
         if number == 0:
             ties[rows], right[rows], right_score[rows] = level, columns[place == 0], score
-    first = _first(scores, own, columns, right, ties)
+    first = _first_column(scores, own, columns, right, ties)
     first_score = scores[np.arange(len(scores)), first].astype(np.float64)
     return Ranks(positions, counts, ties, first, first_score, right, right_score)
 
@@ -225,7 +225,7 @@ def _right_ones(own: Ints, right_scores: Scores, rows: Ints, score: Scores, heig
     return above, np.bincount(own[right_scores == limit[own]], minlength=height)[rows]
 
 
-def _first(scores: Scores, own: Ints, columns: Ints, right: Ints, ties: Ints) -> Ints:
+def _first_column(scores: Scores, own: Ints, columns: Ints, right: Ints, ties: Ints) -> Ints:
     """The column that comes first; where a right and a wrong one share the best score, the wrong one."""
     first: Ints = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), first]

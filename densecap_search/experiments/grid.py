@@ -43,7 +43,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """A run that is trained and tested, or why it could not be."""
 
     arm: str
@@ -60,7 +60,7 @@ class Outcome:
     failed: str | None = None
 
 
-def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[Outcome]:
+def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[RunOutcome]:
     """Train what is not trained yet, then read the test splits. Returns all outcomes; the models before come first."""
     check_writable(folder)
     runs = experiment.runs()
@@ -184,11 +184,11 @@ class _Grid:
                                       "seconds": round(summary.seconds, 1), "saturated": summary.saturated})
         return summary
 
-    def outcome(self, run: PlannedRun, failed: str | None) -> Outcome:
+    def outcome(self, run: PlannedRun, failed: str | None) -> RunOutcome:
         """What a run's folder says, its test figures measured now if they were not yet."""
         folder = self.folder / RUNS / run.folder
         if failed:
-            return Outcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder, (), None, None, {}, {},
+            return RunOutcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder, (), None, None, {}, {},
                            failed)
         if not (folder / TESTED).exists():
             encoder = load_encoder(ModelConfig(str(folder)), device=run.config.train.device)
@@ -199,7 +199,7 @@ class _Grid:
         trained = json.loads((folder / TRAINED).read_text(encoding="utf-8"))
         rows = [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()]
         trained_on, tests = _read_tests(folder / TESTED)
-        return Outcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder,
+        return RunOutcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder,
                        tuple(row for row in rows if "epoch" in row), trained["kept_epoch"], trained["saturated"],
                        trained_on, tests)
 
@@ -214,7 +214,7 @@ class _Grid:
         tests = json.dumps(self.experiment.tests_of(run.collection))
         return hash_text(tests, json.dumps(asdict(run.config.model)))[:8]
 
-    def test_before(self, run: PlannedRun) -> Outcome | None:
+    def test_before(self, run: PlannedRun) -> RunOutcome | None:
         """The model that the run began from; none where it began from nothing."""
         model = self._config(run).model
         if model.pretrained == RANDOM:
@@ -224,7 +224,7 @@ class _Grid:
             encoder = load_encoder(model, device=run.config.train.device)
             write_json(file, self._test(encoder, run, self.folder / RUNS / run.folder))
         _, tests = _read_tests(file)
-        return Outcome(BEFORE, "", {}, 0, run.config, model.name, (), None, None, {}, tests)
+        return RunOutcome(BEFORE, "", {}, 0, run.config, model.name, (), None, None, {}, tests)
 
     def _test(self, encoder: DualEncoder, run: PlannedRun, folder: Path) -> dict[str, Any]:
         chosen, trained = read_splits(folder)

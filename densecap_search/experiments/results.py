@@ -15,7 +15,7 @@ from densecap_search.evaluation.compare import Difference, paired
 from densecap_search.evaluation.evaluate import DIRECTIONS
 from densecap_search.evaluation.metrics import METRICS, Ranks
 from densecap_search.evaluation.pairs import mean_recall_at_1
-from densecap_search.experiments.grid import Outcome
+from densecap_search.experiments.grid import RunOutcome
 from densecap_search.experiments.plan import BEFORE
 
 COMPARED = "R@1"
@@ -60,12 +60,12 @@ class Row:
         return asdict(self)
 
 
-def summarise(outcomes: Sequence[Outcome], baseline: str,
+def summarise(outcomes: Sequence[RunOutcome], baseline: str,
               expect: Mapping[str, Mapping[str, tuple[float, float]]]) -> list[Row]:
     """Rows in the order of the experiment: test set by test set, cell by cell; the model before training first."""
     rows: list[Row] = []
     for test in dict.fromkeys(name for outcome in outcomes for name in outcome.tests):
-        cells: dict[str, dict[str, list[Outcome]]] = {}
+        cells: dict[str, dict[str, list[RunOutcome]]] = {}
         for outcome in outcomes:
             if test in outcome.tests or outcome.failed:
                 cells.setdefault(outcome.cell, {}).setdefault(outcome.arm, []).append(outcome)
@@ -77,7 +77,7 @@ def summarise(outcomes: Sequence[Outcome], baseline: str,
     return rows
 
 
-def _row(test: str, cell: str, arm: str, outcomes: Sequence[Outcome], baseline: Sequence[Outcome],
+def _row(test: str, cell: str, arm: str, outcomes: Sequence[RunOutcome], baseline: Sequence[RunOutcome],
          expected: tuple[float, float] | None) -> Row:
     good = [outcome for outcome in outcomes if test in outcome.tests]
     first = good[0].tests[test]["text_to_image"]
@@ -99,7 +99,7 @@ def _row(test: str, cell: str, arm: str, outcomes: Sequence[Outcome], baseline: 
     )
 
 
-def _difference(test: str, direction: str, outcomes: Sequence[Outcome], baseline: Sequence[Outcome]
+def _difference(test: str, direction: str, outcomes: Sequence[RunOutcome], baseline: Sequence[RunOutcome]
                 ) -> Difference | None:
     """Paired by query; seeds that both have are averaged first."""
     own, other = ({outcome.seed: outcome.tests[test][direction] for outcome in group if test in outcome.tests}
@@ -112,7 +112,7 @@ def _difference(test: str, direction: str, outcomes: Sequence[Outcome], baseline
     return paired(first, second, np.array(own[seeds[0]].clusters))
 
 
-def _val(outcome: Outcome) -> float | None:
+def _val(outcome: RunOutcome) -> float | None:
     row = next((row for row in outcome.epochs if row["epoch"] == outcome.kept_epoch), None)
     if row is None or not row["val"]:
         return None
@@ -138,7 +138,7 @@ def _some(values: Sequence[float | None]) -> Mean | None:
     return _mean(found) if found else None
 
 
-def learning_curves(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def learning_curves(outcomes: Sequence[RunOutcome]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """cell → arm → (epoch, mean over seeds of val R@1, both directions)."""
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
     for outcome in outcomes:
@@ -150,7 +150,7 @@ def learning_curves(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[tup
                    for arm, curve in arms.items()} for cell, arms in found.items()}
 
 
-def against_setting(rows: Sequence[Row], outcomes: Sequence[Outcome], key: str
+def against_setting(rows: Sequence[Row], outcomes: Sequence[RunOutcome], key: str
                     ) -> dict[str, list[tuple[float, float, float]]]:
     """R@1, mean of both directions, by a number among the settings: line → (setting, mean, spread over seeds).
 

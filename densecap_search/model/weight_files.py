@@ -146,7 +146,7 @@ def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride:
     return storage.as_strided(size, stride, offset)
 
 
-def _first(value: Any, *_: Any) -> Any:
+def _the_value(value: Any, *_: Any) -> Any:
     return value
 
 
@@ -157,7 +157,7 @@ _KNOWN_NAMES: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
     "collections.OrderedDict": OrderedDict,
     # lists with the types of their elements
-    **{f"torch.jit._pickle.{name}": _first for name in (
+    **{f"torch.jit._pickle.{name}": _the_value for name in (
         "restore_type_tag", "build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")},
 }
 

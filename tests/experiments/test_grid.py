@@ -13,10 +13,10 @@ from helpers import make_photos
 from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.metrics import Ranks
 from densecap_search.experiments import grid
-from densecap_search.experiments.grid import Measured, Outcome, run_experiment
+from densecap_search.experiments.grid import Measured, RunOutcome, run_experiment
 from densecap_search.experiments.plan import BEFORE, Experiment, load_experiment
-from densecap_search.experiments.report import markdown, tables, write_reports
 from densecap_search.experiments.results import against_setting, learning_curves, summarise
+from densecap_search.experiments.results_page import markdown, tables, write_reports
 from densecap_search.talk import SILENT, Talk
 
 TEXT = """
@@ -150,7 +150,7 @@ def test_scenes_are_drawn_once(experiment: Experiment, tmp_path: Path, tiny_run:
 HAND = {("plain", 0): (1, 2, 2, 3), ("plain", 1): (1, 1, 1, 2), ("margin", 0): (1, 1, 1, 2), ("margin", 1): (1, 1, 1, 1)}
 
 
-def by_hand(experiment: Experiment) -> list[Outcome]:
+def by_hand(experiment: Experiment) -> list[RunOutcome]:
     configs = {run.arm: run.config for run in experiment.runs()}
     outcomes = []
     for (arm, seed), ranks in HAND.items():
@@ -158,7 +158,7 @@ def by_hand(experiment: Experiment) -> list[Outcome]:
         tested = Measured(figures, tuple(map(float, ranks)), (0, 0, 1, 1), 2)
         val = {"text_to_image": {"R@1": 40.0 + seed}, "image_to_text": {"R@1": 60.0 if arm == "margin" else 50.0}}
         epochs = ({"epoch": 0, "val": val, "logit_scale": 20.0}, {"epoch": 1, "val": val, "logit_scale": 30.0 + seed})
-        outcomes.append(Outcome(arm, "", {}, seed, configs[arm], arm, epochs, 1, 0.25 * seed, {"photos": 0},
+        outcomes.append(RunOutcome(arm, "", {}, seed, configs[arm], arm, epochs, 1, 0.25 * seed, {"photos": 0},
                                 {"photos": {"text_to_image": tested, "image_to_text": tested}}))
     return outcomes
 

@@ -10,8 +10,8 @@ from helpers import make_photos
 
 from densecap_search.experiments.grid import run_experiment
 from densecap_search.experiments.plan import load_experiment
-from densecap_search.experiments.report import write_reports
 from densecap_search.experiments.results import summarise
+from densecap_search.experiments.results_page import write_reports
 from densecap_search.talk import SILENT
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from densecap_search import __version__
 from densecap_search.evaluation.evaluate import DIRECTIONS
-from densecap_search.experiments.grid import Outcome
+from densecap_search.experiments.grid import RunOutcome
 from densecap_search.experiments.plan import BEFORE, Experiment
 from densecap_search.experiments.results import Mean, Row, against_setting, learning_curves
 from densecap_search.files import csv_text, write_json, write_text
@@ -32,7 +32,7 @@ MEANINGS = (
 )
 
 
-def write_reports(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcome], folder: Path) -> None:
+def write_reports(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[RunOutcome], folder: Path) -> None:
     """results.json, results.csv (a line a run), results.md and results.html in the experiment's folder."""
     write_json(folder / "results.json", {"title": experiment.title, "baseline": experiment.baseline,
                                          "rows": [row.as_json() for row in rows]})
@@ -118,7 +118,7 @@ def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _csv(outcomes: Sequence[Outcome]) -> str:
+def _csv(outcomes: Sequence[RunOutcome]) -> str:
     """A line for each run, test set and direction."""
     metrics = next((tuple(tested.figures) for outcome in outcomes for tests in outcome.tests.values()
                     for tested in tests.values()), ())
@@ -137,7 +137,7 @@ def _csv(outcomes: Sequence[Outcome]) -> str:
     return csv_text(header, lines)
 
 
-def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> str:
+def _page(experiment: Experiment, rows: Sequence[Row], outcomes: Sequence[RunOutcome]) -> str:
     made = [{"title": title, "warning": warning_of(own), "header": header(own),
              "rows": [cells(row, own) for row in own]}
             for title, own in tables(rows).items()]
