@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -40,8 +41,8 @@ def test_pages_and_help_have_commands_to_check():
 
 @pytest.mark.parametrize("line", DOCUMENTED)
 def test_every_documented_command_of_ours_can_be_typed(line: str):
-    typed = re.split(r"\s[|>]", line)[0]  # what follows is of the shell
-    words = [word for word in shlex.split(typed) if not re.fullmatch(r"[A-Z_]+=\S*", word)]  # settings before a command
+    own = itertools.takewhile(lambda word: word not in ("|", ">"), shlex.split(line))  # what follows is of the shell
+    words = [word for word in own if not re.fullmatch(r"[A-Z_]+=\S*", word)]  # settings before a command
     if words[0] == "torchrun":
         assert words[words.index("-m") + 1] == "densecap_search"
         words = ["densecap", *words[words.index("-m") + 2:]]
@@ -65,10 +66,10 @@ def test_the_page_of_commands_is_what_the_commands_say():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_that_pages_name_exist(page: Path):
-    """In running text as well: `--like-this`, unless it is of a tool or of another program."""
+    """In running text as well: `--like-this`, unless it is of a tool, a benchmark or another program."""
     known = {option for command in [main, *main.commands.values()] for parameter in command.params
              for option in (*parameter.opts, *parameter.secondary_opts)}
-    known |= {option for tool in (ROOT / "tools").glob("*.py") for option in re.findall(r'"(--[a-z-]+)', tool.read_text())}
+    known |= {option for tool in [*ROOT.glob("tools/*.py"), *ROOT.glob("benchmarks/*.py")] for option in re.findall(r'"(--[a-z-]+)', tool.read_text())}
     known |= {"--help", "--version", "--depth", "--nproc-per-node", "--resolution"}  # of click, git, torchrun, uv
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     named = {option for code in re.findall(r"`([^`]+)`", text) if "/" not in code.split()[0]
