@@ -34,6 +34,6 @@ def test_the_seconds_of_a_command_begin_where_it_begins(photos: Path, tiny_run: 
     early = SimpleNamespace(monotonic=lambda: time.monotonic() - 1000)
     monkeypatch.setattr("densecap_search.cli.group.time", early)  # as if the command had been called long before
     done = CliRunner().invoke(main, ["index", str(photos), "--model", str(tiny_run), "-o", str(tmp_path / "index")])
-    said = re.search(r" in ([0-9.]+) s$", done.stdout.rstrip())
+    said = re.search(r" in ([0-9.]+) s$", done.stdout, re.M)
     assert said
     assert float(said[1]) > 1000
