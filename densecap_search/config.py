@@ -128,11 +128,15 @@ class TrainConfig:
     late_interaction: float = 0.0  # λ of the token term that is added to the objective; 0: none
     tune: str | None = None  # one of TUNE_FORMS; None: heads for the starter, full for everything else
     rank: int = 16  # of the adapters of lora and dora
+    lora_alpha: float | None = None  # adapters count alpha / rank; None: rank, which is 1
+    lora_targets: str | None = None  # a regular expression that names of adapted layers hold; None: all
     batch_size: int | None = None  # pairs that are each other's negatives
     micro_batch: int | None = None  # pairs in memory at once; adds no negatives, takes none away; None: all
     batches: str = "random"  # or neighbours: nearest captions come into the same batch
     epochs: int | None = None
     lr: float | None = None
+    image_lr: float = 1.0  # factor on lr for the image tower and its head; 0 leaves both as they are
+    text_lr: float = 1.0  # the same for the text tower
     layer_decay: float = 1.0  # factor on the learning rate from a block to the one below it; heads have the full rate
     weight_decay: float = 0.05
     warmup: float = 0.1  # share of all steps
@@ -142,6 +146,7 @@ class TrainConfig:
     ema: float | None = None  # decay a step of an average of the weights, which is then what is measured and kept
     interpolate: str | None = None  # α of α·tuned + (1 − α)·original, or auto: chosen on val (and data.retain)
     checkpoint: str = "best"  # by validation, or "last"
+    patience: int | None = None  # epochs without a better one on validation, after which training ends; None: never
     diagnose: int = 0  # steps between two measurements of saturation; 0: none
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more time
     compile: bool = False  # torch.compile for both towers
@@ -250,6 +255,15 @@ def check(config: RunConfig) -> RunConfig:
     if train.tune is not None:
         parse_tune(train.tune)
     _within("train.rank", train.rank, 1, None)
+    _within("train.lora_alpha", train.lora_alpha, 0, None)
+    _within("train.image_lr", train.image_lr, 0, 1000)
+    _within("train.text_lr", train.text_lr, 0, 1000)
+    _within("train.patience", train.patience, 1, None)
+    if train.lora_targets is not None:
+        try:
+            re.compile(train.lora_targets)
+        except re.error as error:
+            raise ConfigError(f"train.lora_targets {train.lora_targets!r} is no regular expression: {error}") from error
     _within("train.layer_decay", train.layer_decay, 0, 1)
     _within("train.batch_size", train.batch_size, 1, None)
     _within("train.micro_batch", train.micro_batch, 1, None)

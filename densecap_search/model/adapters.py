@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,16 +13,18 @@ from torch import Tensor, nn
 
 from densecap_search.errors import MissingPackage, ModelError
 from densecap_search.model.encoder import DualEncoder, Tower
-from densecap_search.model.folding import SplitAttention, State, adapted_layers, folded_state
+from densecap_search.model.folding import SplitAttention, SplitPool, State, adapted_layers, folded_state
 
 KINDS = ("lora", "dora")  # Hu et al. 2021, arXiv:2106.09685; Liu et al. 2024, arXiv:2402.09353
 
 
-def attach(encoder: DualEncoder, kind: str, rank: int, *, seed: int = 0) -> None:
+def attach(encoder: DualEncoder, kind: str, rank: int, *, alpha: float | None = None, only: str | None = None,
+           seed: int = 0) -> None:
     """Put an adapter of this kind and rank on every linear layer and 1×1 convolution of both towers, in place.
 
     Afterwards only the adapters require gradients, and the vectors are still those of before. Heads get none: they
-    are small enough to train whole. seed: of the adapters' random halves.
+    are small enough to train whole. alpha: adapters count alpha / rank; None: the rank, which is 1. only: a regular
+    expression that the names of layers must hold. seed: of the adapters' random halves.
     """
     peft = _import_peft()
     towers: tuple[tuple[Tower, str, Any], ...] = (
@@ -30,11 +33,16 @@ def attach(encoder: DualEncoder, kind: str, rank: int, *, seed: int = 0) -> None
     for tower, prefix, module in towers:
         slot = encoder.head_slot(tower)
         _split_attention(module)
-        found = [f"{prefix}.{name}" for name in _targets(module, slot.attribute if slot else "")]
-        if not found:
+        every = [f"{prefix}.{name}" for name in _targets(module, slot.attribute if slot else "")]
+        found = [name for name in every if only is None or re.search(only, name)]
+        if not every:
             raise ModelError(f"the {tower} tower of {encoder.name} has no layer that {kind} adapts; use --tune full")
         targets += found
-    settings = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=targets, use_dora=kind == "dora")
+    if not targets:
+        raise ModelError(f"train.lora_targets {only!r} is in the name of no layer that {kind} adapts, such as "
+                         f"{every[0]}")
+    settings = peft.LoraConfig(r=rank, lora_alpha=rank if alpha is None else alpha, target_modules=targets,
+                               use_dora=kind == "dora")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(settings, encoder.model)
@@ -76,12 +84,14 @@ def _split_attention(tower: nn.Module) -> None:
             if isinstance(child, nn.MultiheadAttention) and child.batch_first and child.in_proj_weight is not None:
                 split = SplitAttention(child)
                 setattr(module, name, split.train(child.training))
+            elif isinstance(child, AttentionPool2d):
+                setattr(module, name, SplitPool(child).train(child.training))
 
 
 def _targets(tower: nn.Module, head: str) -> Iterator[str]:
     """Linear layers and 1×1 convolutions outside the head that are called as layers, by name."""
     closed = [name for name, module in tower.named_modules()  # these read the weights of their layers directly
-              if isinstance(module, (nn.MultiheadAttention, AttentionPool2d))]
+              if isinstance(module, nn.MultiheadAttention)]
     for name, module in tower.named_modules():
         if any(f"{name}.".startswith(f"{outer}.") for outer in (*closed, *([head] if head else []))):
             continue

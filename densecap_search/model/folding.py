@@ -48,6 +48,28 @@ class SplitAttention(nn.Module):
         return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
+class SplitPool(nn.Module):
+    """open_clip's AttentionPool2d, of ResNets, whose q, k, v and output are called as layers, so that they are adapted.
+
+    Parameters have the names of the pool's own.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__()
+        self.num_heads, self.positional_embedding = pool.num_heads, pool.positional_embedding
+        self.q_proj, self.k_proj, self.v_proj, self.c_proj = pool.q_proj, pool.k_proj, pool.v_proj, pool.c_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature map [B, W, H, W'] → [B, D]: the mean asks all places."""
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([x.mean(dim=1, keepdim=True), x], dim=1)
+        x = x + self.positional_embedding.to(x.dtype)
+        q, k, v = (layer(part).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer, part in
+                   ((self.q_proj, x[:, :1]), (self.k_proj, x), (self.v_proj, x)))
+        pooled: Tensor = self.c_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)[:, 0])
+        return pooled
+
+
 @torch.no_grad()
 def folded_state(module: nn.Module, changed: Mapping[str, Tensor] | None = None) -> State:
     """The state dict of a model, or of a part of one, with adapters folded in and q, k, v in one matrix again.

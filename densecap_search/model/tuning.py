@@ -66,16 +66,17 @@ TUNE: dict[str, Callable[[DualEncoder, int], Iterator[nn.Parameter]]] = {
 
 
 def select_parameters(
-    encoder: DualEncoder, tune: str, *, learn_logit_scale: bool, rank: int = 16, seed: int = 0,
+    encoder: DualEncoder, tune: str, *, learn_logit_scale: bool, rank: int = 16, alpha: float | None = None,
+    only: str | None = None, seed: int = 0,
 ) -> dict[str, nn.Parameter]:
     """Mark what trains, and return it by name; everything else is frozen.
 
-    tune: as :func:`densecap_search.config.parse_tune` reads it; lora and dora put adapters of this rank into the
-    encoder, with random halves from seed.
+    tune: as :func:`densecap_search.config.parse_tune` reads it; lora and dora put adapters of this rank, alpha and
+    choice of layers (see :func:`adapters.attach`) into the encoder, with random halves from seed.
     """
     mode, blocks = parse_tune(tune)
     if mode in adapters.KINDS:
-        adapters.attach(encoder, mode, rank, seed=seed)
+        adapters.attach(encoder, mode, rank, alpha=alpha, only=only, seed=seed)
     chosen = {id(parameter) for parameter in TUNE[mode](encoder, blocks)}
     if learn_logit_scale:
         chosen.add(id(encoder.model.logit_scale))
@@ -131,18 +132,22 @@ def _train_where_trained(module: nn.Module) -> None:
 
 def parameter_groups(
     encoder: DualEncoder, parameters: dict[str, nn.Parameter], weight_decay: float, layer_decay: float = 1.0,
+    towers: Mapping[Tower, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser, each with ``weight_decay`` and ``lr_scale``, a factor on the learning rate.
 
     Weight decay is for matrices: not for norms, biases, logit_scale, positional embeddings and class tokens.
     lr_scale is layer_decay^b: b is 0 for heads and logit_scale, 1 for the last block, 2 for the one below it, and
-    most for the embeddings (Bao et al. 2021, arXiv:2106.08254). The group with the highest rate comes first.
+    most for the embeddings (Bao et al. 2021, arXiv:2106.08254). towers: a further factor
+    for all of a tower; 0 leaves it as it is. The group with the highest rate comes first.
     """
     below = _blocks_below_head(encoder) if layer_decay != 1.0 else {}
+    factors = {"visual": (towers or {}).get("image", 1.0), "text": (towers or {}).get("text", 1.0)}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, value in parameters.items():
         decays = value.squeeze().ndim >= 2 and not NO_DECAY.search(name)
-        key = (layer_decay ** below.get(name, 0), weight_decay if decays else 0.0)
+        tower = factors.get(name.partition(".")[0], 1.0)
+        key = (tower * layer_decay ** below.get(name, 0), weight_decay if decays else 0.0)
         groups.setdefault(key, []).append(value)
     ordered = sorted(groups.items(), key=lambda item: item[0], reverse=True)
     return [{"params": values, "lr_scale": scale, "weight_decay": decay} for (scale, decay), values in ordered]

@@ -84,6 +84,7 @@ class _Progress:
     log: list[dict[str, Any]] = field(default_factory=list)
     kept_epoch: int = 0
     best: float = -1.0
+    best_epoch: int = 0  # which it was
     plan: Plan | None = None  # of the running epoch
 
 
@@ -111,7 +112,8 @@ def finetune(
                               "mode than heads, and do not start it through torchrun")
         original = interpolate.snapshot(encoder) if train.interpolate else {}
         trained = tuning.select_parameters(encoder, str(train.tune), learn_logit_scale=train.logit_scale == "learned",
-                                           rank=train.rank, seed=train.seed)
+                                           rank=train.rank, alpha=train.lora_alpha, only=train.lora_targets,
+                                           seed=train.seed)
         talk.say(tuning.count_trained(encoder, trained))
         data = prepare(collection, config, train, encoder, strict, processes, talk)
         chosen = None
@@ -213,7 +215,8 @@ class _Job:
         self.encoder, self.train, self.run, self.data, self.talk = encoder, train, run, data, talk
         self.trained, self.processes = trained, processes
         self.writes = writes and processes.first
-        groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay)
+        groups = tuning.parameter_groups(encoder, self.trained, train.weight_decay, train.layer_decay,
+                                         {"image": train.image_lr, "text": train.text_lr})
         # one kernel for all parameters, where the device has it
         self.optimizer = torch.optim.AdamW(groups, lr=float(train.lr or 0), fused=encoder.device.type in FUSED)
         self.scaler = torch.amp.GradScaler(encoder.device.type, enabled=encoder.precision == "fp16")
@@ -262,6 +265,10 @@ class _Job:
     def train_epochs(self, interruptions: Interruptions) -> None:
         """Train, and after every epoch validate, keep the best, save."""
         for epoch in range(self.at.epoch, int(self.train.epochs or 0) + 1):
+            if self._is_patience_over(epoch):
+                self.talk.say(f"the last {self.train.patience} epochs were no better on validation than epoch "
+                              f"{self.at.best_epoch}: training ends here")
+                return
             started = time.monotonic()
             if self.at.plan is None:
                 self.at.plan = self.data.batches.plan(epoch)
@@ -269,6 +276,11 @@ class _Job:
             evaluated = self._validate(epoch)
             with interruptions.deferred():
                 self._end_epoch(epoch, evaluated, time.monotonic() - started)
+
+    def _is_patience_over(self, epoch: int) -> bool:
+        """Before an epoch: whether train.patience epochs in a row were no better than the kept one."""
+        patience = self.train.patience
+        return patience is not None and bool(self.data.splits.val) and epoch - 1 - self.at.best_epoch >= patience
 
     def _train_epoch(self, epoch: int, plan: Plan, interruptions: Interruptions) -> None:
         tuning.set_training_mode(self.encoder)
@@ -400,14 +412,14 @@ class _Job:
             self.save_kept()
         self.at.epoch, self.at.step_in_epoch, self.at.losses, self.at.plan = epoch + 1, 0, [], None
         self.save_state()
-        self.talk.say(_describe_epoch(row))
+        self.talk.say(_describe_epoch(row) + (" (the best so far)" if self.at.best_epoch == epoch else ""))
 
     def _log_epoch(self, epoch: int, evaluated: Evaluated | None, loss: float | None, seconds: float) -> dict[str, Any]:
         better = evaluated is not None and evaluated.mean_recall_at_1 > self.at.best
         if self.train.checkpoint == "last" or evaluated is None or better:
             self.at.kept_epoch = epoch
         if evaluated is not None and better:
-            self.at.best = evaluated.mean_recall_at_1
+            self.at.best, self.at.best_epoch = evaluated.mean_recall_at_1, epoch
         row = {
             "epoch": epoch, "step": self.at.step, "loss": loss,
             "lr": self.optimizer.param_groups[0]["lr"] if epoch else 0.0,
@@ -480,7 +492,7 @@ class _Job:
         checkpoint.save_state({
             "epoch": at.epoch, "step_in_epoch": at.step_in_epoch, "step": at.step, "losses": at.losses,
             "log": json.dumps(at.log), "kept_epoch": at.kept_epoch, "best": at.best,
-            "plan": None if at.plan is None else at.plan.as_tensors(),
+            "best_epoch": at.best_epoch, "plan": None if at.plan is None else at.plan.as_tensors(),
             "weights": {name: value.detach().cpu() for name, value in weights.items()}, "average": self.average,
             "kept": self.unsaved, "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
             "rng": self.rng_state,
@@ -503,7 +515,8 @@ class _Job:
         self.rng_state, self.unsaved = state["rng"], state["kept"]
         self.at = _Progress(
             state["epoch"], state["step_in_epoch"], state["step"], list(state["losses"]), json.loads(state["log"]),
-            state["kept_epoch"], state["best"], None if state["plan"] is None else Plan.from_tensors(state["plan"]),
+            state["kept_epoch"], state["best"], state.get("best_epoch", state["kept_epoch"]),
+            None if state["plan"] is None else Plan.from_tensors(state["plan"]),
         )
         self.talk.say(f"continuing {self.run} after step {self.at.step} of {self.total_steps}")
 

@@ -185,3 +185,34 @@ def test_the_random_halves_follow_the_seed():
     name = "visual.transformer.resblocks.0.mlp.c_fc.lora_A.default.weight"
     assert torch.equal(first[name], second[name])
     assert not torch.equal(first[name], other[name])
+
+
+def test_the_attention_pool_of_a_resnet_is_adapted_and_folded_back():
+    from open_clip.modified_resnet import ModifiedResNet
+
+    from densecap_search.model.adapters import _split_attention, _targets
+    from densecap_search.model.folding import folded_state
+
+    torch.manual_seed(0)
+    tower = ModifiedResNet((1, 1, 1, 1), output_dim=8, heads=4, image_size=64, width=8).eval()
+    pixels, names = torch.randn(2, 3, 64, 64), set(tower.state_dict())
+    with torch.no_grad():
+        before = tower(pixels)
+        _split_attention(tower)
+        assert torch.allclose(tower(pixels), before, atol=1e-5)
+    assert {f"attnpool.{letter}_proj" for letter in "qkvc"} <= set(_targets(tower, ""))
+    assert set(folded_state(tower)) == names
+
+
+def test_alpha_scales_adapters_and_targets_choose_layers():
+    from densecap_search.errors import ModelError
+    from densecap_search.model.tuning import select_parameters
+
+    encoder = make_tiny(77)
+    trained = select_parameters(encoder, "lora", learn_logit_scale=False, rank=4, alpha=8, only=r"attn\.q_proj")
+    adapted = [name for name in trained if ".lora_" in name]
+    assert adapted
+    assert all(".attn.q_proj." in name for name in adapted)
+    assert encoder.model.text.transformer.resblocks[0].attn.q_proj.scaling == {"default": 2.0}
+    with pytest.raises(ModelError, match=r"train\.lora_targets 'nothing' is in the name of no layer that lora adapts, such as text\."):
+        select_parameters(make_tiny(77), "lora", learn_logit_scale=False, only="nothing")

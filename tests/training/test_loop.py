@@ -494,3 +494,22 @@ def test_one_fused_step_leaves_the_weights_of_one_that_is_not():
         weights.append(torch.cat([value.detach().flatten() for value in encoder.model.parameters()]))
     assert not torch.equal(weights[0], torch.cat([v.detach().flatten() for v in make_tiny().model.parameters()]))
     assert (weights[1] - weights[0]).norm() <= 1e-6 * weights[0].norm()
+
+
+def test_patience_ends_a_run_that_gets_no_better_and_resume_does_not_go_on(collection, tiny_run, tmp_path: Path):
+    config = settings(tiny_run, epochs=50, lr=1e-9, patience=2)  # so slow that nothing changes
+    said: list[str] = []
+    summary = finetune(collection, config, tmp_path / "run", talk=Talk(say=said.append))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [0, 1, 2]
+    assert summary.kept_epoch == 0
+    assert any("the last 2 epochs were no better on validation than epoch 0" in line for line in said)
+    finetune(collection, config, tmp_path / "run", resume=True, talk=SILENT)
+    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_tower_with_the_factor_0_stays_as_it_is(collection, tiny_run, tmp_path: Path):
+    finetune(collection, settings(tiny_run, tune="full", lr=1e-2, epochs=1, text_lr=0.0, checkpoint="last"), tmp_path / "run", talk=SILENT)
+    before, after = weights(tiny_run), weights(tmp_path / "run")
+    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("text."))
+    assert not torch.equal(before["visual.conv1.weight"], after["visual.conv1.weight"])
