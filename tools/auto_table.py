@@ -103,6 +103,7 @@ def report(cells: dict, seeds: int) -> None:
             lines.append([cell, direction, *(f"{arm.mean():.1f}" for arm in arms), f"{auto.mean():.1f}",
                           ", ".join(choice.spelled(*one) for one in dict.fromkeys(chosen)), choice.spelled(*best),
                           f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"])
+            print(f"# {' | '.join(lines[-1])} | p {found.p_value:.2g}", flush=True)
     header = ["collection", "direction", *names, "auto", "it chose", "best on test", "auto less the best", "p, Holm"]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     for line, p_value in zip(lines, holm(p_values), strict=True):
