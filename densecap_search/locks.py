@@ -36,19 +36,31 @@ def locked(folder: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
     index, an experiment); files written with :mod:`files` need none. Of several processes that share one job, only
     the first takes it. It is not taken twice by one process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    made = not folder.exists()
+    descriptor = _taken(folder, time.monotonic() + wait)
     try:
-        until = time.monotonic() + wait
-        while try_lock(descriptor) is False:
-            if time.monotonic() >= until:
-                raise FolderBusy(f"{folder} is being written by {_holder(descriptor)}; wait until that has ended, or "
-                                 "choose another place with -o")
-            time.sleep(_POLL_SECONDS)
         _sign(descriptor, doing)
         yield
     finally:
+        if made and sys.platform != "win32" and [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()  # nothing came of it: the folder was only made to be locked
+            folder.rmdir()
         os.close(descriptor)  # and with it the lock
+
+
+def _taken(folder: Path, until: float) -> int:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        free = try_lock(descriptor)
+        if free is not False and os.fstat(descriptor).st_nlink:
+            return descriptor
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        if free is False and time.monotonic() >= until:
+            raise FolderBusy(f"{folder} is being written by {holder}; wait until that has ended, or choose another "
+                             "place with -o")
+        time.sleep(_POLL_SECONDS if free is False else 0)
 
 
 def try_lock(descriptor: int) -> bool | None:

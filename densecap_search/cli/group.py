@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +16,8 @@ from densecap_search import __version__
 from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.cli.terminal import STARTED
 from densecap_search.errors import DensecapError
+from densecap_search.files import cache_folder
+from densecap_search.talk import printable
 
 
 class Group(click.Group):
@@ -22,15 +27,34 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except DensecapError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {printable(str(error))}", err=True)
             ctx.exit(1)
+        except BrokenPipeError:
+            raise  # whoever read our output has enough (`| head`): click ends quietly
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            click.echo(f"Error: cannot read or write {place}{error.strerror or error}", err=True)
+            sentence = sentence_of(error)
+            if sentence is None:
+                raise
+            click.echo(f"Error: {printable(sentence)}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("Stopped; what was finished is kept.", err=True)
             ctx.exit(1)
+
+
+def sentence_of(error: OSError) -> str | None:
+    """What a user can mend of an error of the system; None where it is none of files, disks and networks."""
+    if isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)):
+        return f"the network does not answer ({error.strerror or error}); try again, or use what is on this machine"
+    if error.errno == errno.ENOSPC:
+        place = f": cannot write {error.filename}" if error.filename else ""
+        return f"the disk is full{place}; make room and run it again"
+    place = str(error.filename or "")
+    if place and Path(place).is_relative_to(cache_folder()):
+        return f"cannot use the cache {place}: {error.strerror}; DENSECAP_CACHE can place it elsewhere"
+    if place:
+        return f"cannot read or write {place}: {error.strerror or error}"
+    return None
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -48,6 +72,6 @@ def main() -> None:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # redirected on Windows, it may not know the arrow in text→image
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="backslashreplace")
     keep_freed_memory()
     click.get_current_context().meta[STARTED] = time.monotonic()

@@ -74,6 +74,8 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
                                "--queries FILE")
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
+    if caption is not None:
+        _doubt_caption(caption)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
     check_index(index_folder)
     if where is not None:
@@ -107,6 +109,19 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
             click.echo(json_text(row))
     elif not output:
         print_hits(*results[0], titled=False)
+
+
+def _doubt_caption(caption: str) -> None:
+    """A file or an address is no caption; what only looks like the name of a picture is searched, with a hint."""
+    from densecap_search.collection.walk import is_picture
+    from densecap_search.files import is_file
+
+    text = caption.strip()
+    if "\n" not in text and (is_file(Path(text).expanduser()) or text.lower().startswith(("http://", "https://"))):
+        raise click.UsageError(f"{text} is a {'file' if '://' not in text else 'URL'}, not a caption; to search by a "
+                               "picture: --image FILE")
+    if is_picture(text) and " " not in text:
+        click.echo(f"Searching for the words {text!r}; if it is a picture, name it with --image", err=True)
 
 
 def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed: Narrowed, output: Path | None,

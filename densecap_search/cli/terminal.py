@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from densecap_search.files import csv_text, json_lines, write_text
-from densecap_search.talk import SILENT, Advance, Talk
+from densecap_search.talk import SILENT, Advance, Talk, printable
 
 if TYPE_CHECKING:
     from densecap_search.collection.records import Skipped
@@ -42,7 +42,7 @@ def tell_skipped(skipped: Sequence[Skipped]) -> None:
     if skipped:
         click.echo(f"{len(skipped)} skipped:", err=True)
         for skip in skipped[:SHOWN_SKIPS]:
-            click.echo(f"  {skip}", err=True)
+            click.echo(f"  {printable(str(skip))}", err=True)
         if len(skipped) > SHOWN_SKIPS:
             click.echo(f"  … and {len(skipped) - SHOWN_SKIPS} more", err=True)
 
@@ -189,7 +189,7 @@ def print_trials(choice: Choice) -> None:
 
 def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
     if titled:
-        click.echo(f"\n{query[:100]}{'…' if len(query) > 100 else ''}")
+        click.echo(f"\n{printable(query[:100])}{'…' if len(query) > 100 else ''}")
     if not hits:
         click.echo("nothing was found")
     elif hits[0].strength == "none":
@@ -197,13 +197,13 @@ def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
     for hit in hits:
         score = "     " if hit.score is None else f"{hit.score:.3f}"
         sure = "" if hit.match is None else f"  {hit.match:5.2f} {hit.strength or '':<6}"
-        click.echo(f"{hit.rank:>3}  {score}{sure}  {hit.image}")
+        click.echo(f"{hit.rank:>3}  {score}{sure}  {printable(hit.image)}")
         if hit.caption.strip():
             click.echo(f"            {_shortened(hit.caption)}")
 
 
 def _shortened(caption: str, length: int = 120) -> str:
-    line = " ".join(caption.split())
+    line = printable(" ".join(caption.split()))
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
@@ -232,7 +232,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 200
     Console(width=width).print(table)
 
@@ -241,7 +241,8 @@ def terminal_talk() -> Talk:
     """Sentences and progress on stderr: bars on a terminal, a line every few seconds in a log."""
     if not first_process():
         return SILENT
-    return Talk(say=lambda sentence: click.echo(sentence, err=True), progress=_bar if sys.stderr.isatty() else _lines)
+    return Talk(say=lambda sentence: click.echo(printable(sentence), err=True),
+                progress=_bar if sys.stderr.isatty() else _lines)
 
 
 @contextmanager

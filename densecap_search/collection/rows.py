@@ -94,6 +94,9 @@ def _columns(rows: Sequence[Row], path: Path, reading: Reading, notes: list[str]
     image = _named(found, reading.image_column, "--image-column", path) or _called(found, IMAGE_COLUMNS)
     named = tuple(name for option in reading.caption_column
                   if (name := _named(found, option, "--caption-column", path)) is not None)
+    if image in named:
+        raise CollectionError(f"{path}: the column {image} names the pictures and cannot hold the captions too; "
+                              f"columns found: {_listed(found)}")
     groups = (named,) if named else _caption_groups(found, CAPTION_COLUMNS) or _caption_groups(
         found, OTHER_CAPTION_COLUMNS)
     groups = tuple(group for names in groups if (group := tuple(name for name in names if name != image)))

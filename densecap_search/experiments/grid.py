@@ -21,6 +21,7 @@ from densecap_search.errors import CollectionError, RunError, TrainingStopped
 from densecap_search.evaluation.evaluate import Direction, evaluate
 from densecap_search.experiments.plan import BEFORE, START, Experiment, PlannedRun, Scenes
 from densecap_search.files import check_writable, hash_text, json_text, write_json
+from densecap_search.locks import locked
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import RANDOM, load_encoder
@@ -63,6 +64,11 @@ class RunOutcome:
 def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[RunOutcome]:
     """Train what is not trained yet, then read the test splits. Returns all outcomes; the models before come first."""
     check_writable(folder)
+    with locked(folder, "densecap experiment"):
+        return _run_all(experiment, folder, talk)
+
+
+def _run_all(experiment: Experiment, folder: Path, talk: Talk) -> list[Outcome]:
     runs = experiment.runs()
     _hold(experiment, runs, folder)
     job = _Grid(experiment, folder, talk)

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,15 @@ from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.errors import ConfigError, RunError, TrainingStopped
 from densecap_search.evaluation.pairs import PairRows, Pairs, mean_recall_at_1, pair_rows
-from densecap_search.files import check_writable, write_json, write_text
+from densecap_search.files import check_writable, json_text, write_json, write_text
+from densecap_search.locks import locked
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.sources import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training import choice, interpolate, plots, saturation
-from densecap_search.training.batches import Batch, Plan
+from densecap_search.training.batches import Batch, Batches, Plan
 from densecap_search.training.choice import Choice
 from densecap_search.training.data import TrainingData, prepare
 from densecap_search.training.distributed import ALONE, Processes, joined
@@ -104,7 +105,8 @@ def finetune(
     if resume and config.train.objective == "auto":  # chosen when the run was begun, and never again
         saved = settings.load_config(run / CONFIG).train
         config = replace(config, train=choice.with_objective(config.train, saved.objective, saved.gamma))
-    with joined() as processes:
+    with joined() as processes, locked(run, "densecap finetune") if processes.first else nullcontext():
+        _check_folder(run, resume)  # again: who held it may have finished
         talk = talk if processes.first else SILENT
         encoder, train = _load(config, talk)
         if train.late_interaction and (train.tune == "heads" or processes.count > 1):
@@ -121,6 +123,7 @@ def finetune(
             chosen = _choose(config, train, data, encoder, trained, processes, run, talk)
             train = choice.with_objective(train, chosen.objective, chosen.gamma)
             config = replace(config, train=choice.with_objective(config.train, chosen.objective, chosen.gamma))
+        _check_shares(data.batches, processes)
         job = _Job(encoder, train, run, data, trained, processes, talk)
         if resume:
             job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
@@ -290,6 +293,8 @@ class _Job:
             closing(self.data.batches.read(plan, self.at.step_in_epoch)) as batches,
         ):
             for batch in batches:
+                if self.processes.count > 1:  # every process's own, and after --resume the same as without
+                    torch.manual_seed((self.train.seed * 1_000_003 + self.at.step) * 1_009 + self.processes.rank)
                 measured = self._diagnose(batch)
                 value = self._backward(batch)
                 if not math.isfinite(value):
@@ -429,7 +434,7 @@ class _Job:
         }
         self.at.log.append(row)
         if self.writes:
-            write_text(self.run / LOG, "".join(json.dumps(line) + "\n" for line in self.at.log))
+            write_text(self.run / LOG, "".join(json_text(line) + "\n" for line in self.at.log))
             if self.train.tensorboard:
                 plots.write_tensorboard(self.run, row)
         return row
@@ -495,11 +500,15 @@ class _Job:
             "best_epoch": at.best_epoch, "plan": None if at.plan is None else at.plan.as_tensors(),
             "weights": {name: value.detach().cpu() for name, value in weights.items()}, "average": self.average,
             "kept": self.unsaved, "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
-            "rng": self.rng_state,
+            "rng": self.rng_state, "processes": self.processes.count,
         }, self.run / checkpoint.STATE)
 
     def restore(self, state: Mapping[str, Any], collection: Collection) -> None:
         """Continue where :meth:`save_state` left off."""
+        before = state.get("processes", self.processes.count)
+        if before != self.processes.count:
+            raise RunError(f"{self.run} was begun by {before} processes and cannot be continued by "
+                           f"{self.processes.count}; start as many as then, or train anew into another folder")
         saved = read_split_file(self.run)
         if saved is None:
             raise RunError(f"{self.run / SPLIT} is missing or damaged: the run cannot be continued; train anew")
@@ -557,6 +566,15 @@ def _check_folder(run: Path, resume: bool) -> None:
     check_writable(run)
     if (run / checkpoint.STATE).exists():
         raise RunError(f"{run} holds a run already; continue it with --resume, or choose another folder with -o")
+
+
+def _check_shares(batches: Batches, processes: Processes) -> None:
+    """Several processes: each must have a pair of every batch."""
+    if processes.count > 1:
+        smallest = int(min(batches.plan(1).sizes))
+        if smallest < processes.count:
+            raise ConfigError(f"the smallest batch has {smallest} pairs, which {processes.count} processes cannot "
+                              "share; start fewer, or take a larger --batch-size")
 
 
 def _describe_epoch(row: Mapping[str, Any]) -> str:
