@@ -22,7 +22,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-LOCK = ".densecap-lock"  # in every folder that is written; says who holds it, and may be deleted when nobody does
+LOCK = ".densecap-lock"  # in a folder while it is written; says who holds it
 _WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # file systems that know no locks: nobody is kept out there
 _POLL_SECONDS = 0.2
 
@@ -42,9 +42,11 @@ def locked(folder: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
         _sign(descriptor, doing)
         yield
     finally:
-        if made and sys.platform != "win32" and [path.name for path in folder.iterdir()] == [LOCK]:
-            (folder / LOCK).unlink()  # nothing came of it: the folder was only made to be locked
-            folder.rmdir()
+        if sys.platform != "win32":  # which removes no file that is open
+            (folder / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):
+            if made:
+                folder.rmdir()  # where nothing came of it: the folder was only made to be locked
         os.close(descriptor)  # and with it the lock
 
 
