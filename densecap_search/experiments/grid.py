@@ -68,7 +68,7 @@ def run_experiment(experiment: Experiment, folder: Path, *, talk: Talk) -> list[
         return _run_all(experiment, folder, talk)
 
 
-def _run_all(experiment: Experiment, folder: Path, talk: Talk) -> list[Outcome]:
+def _run_all(experiment: Experiment, folder: Path, talk: Talk) -> list[RunOutcome]:
     runs = experiment.runs()
     _hold(experiment, runs, folder)
     job = _Grid(experiment, folder, talk)
