@@ -79,7 +79,7 @@ def message(first: int, cards: Sequence[dict[str, Any]], total: int) -> str:
     if not cards:
         return f"No more pictures; the index has {total:,}."
     missing = sum(one["missing"] for one in cards)
-    text = "Nothing here fits well. " if first == 1 and cards[0]["strength"] == "weak" else ""
+    text = "Nothing here fits well. " if first == 1 and cards[0]["strength"] == "none" else ""
     text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, best first."
     if missing:
         text += (" One of them is no longer where it was indexed." if missing == 1

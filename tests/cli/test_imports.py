@@ -37,7 +37,7 @@ def test_help_loads_nothing_beyond_click_and_yaml():
 
 @pytest.mark.parametrize(("words", "code"), [
     (["search"], 2),
-    (["search", "idx", "a red bus", "--image", "a.jpg"], 2),
+    (["search", "idx", "a red bus", "--queries", "queries.txt"], 2),
     (["search", "idx", "a red bus", "--output", "hits.txt"], 2),
     (["finetune", "photos"], 2),
     (["finetune", "photos", "-o", "run", "--set", "train.gama=1"], 1),

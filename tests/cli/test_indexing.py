@@ -30,7 +30,7 @@ def test_an_index_is_planned_made_added_to_listed_undone_and_checked(photos: Pat
     assert "25 pictures written (1 encoded, 24 kept, 0 removed, 0 skipped)" in moved
     assert "24 pictures by" in run("index", "--undo", "-o", index).stdout
     added = run("index", scans, "-o", index, "--add", "--name", "old scans").stdout
-    assert "49 pictures written (1 encoded, 48 kept, 0 removed, 0 skipped)" in added
+    assert "49 pictures written (1 new, 1 of them from the cache, 48 kept, 0 removed, 0 skipped)" in added
     listed = run("index", "--list", "-o", index).stdout
     assert [line.split("  ")[0] for line in listed.splitlines()[1:3]] == ["photos", "old scans"]
     assert "49 pictures by" in listed

@@ -15,7 +15,7 @@ from densecap_search.evaluation.metrics import Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.searcher import Searcher
 from densecap_search.retrieval.update import update_index
-from densecap_search.ui.app import run_search
+from densecap_search.ui.finding import reading
 
 LONG = " ".join(f"Sentence {number} speaks of a red ball and of a blue box." for number in range(25))  # 300 words
 
@@ -57,13 +57,13 @@ def test_the_mean_of_segments_is_searched_with_as_one_vector(searchers: dict[str
     assert (truncation.truncated, truncation.split) == (0, 1)
 
 
-def test_the_page_says_in_how_many_segments_a_caption_is_read(searchers: dict[str, Searcher]):
+def test_the_page_says_where_a_caption_is_cut_or_in_how_many_segments_it_is_read():
     tokens = treated("cut").lengths([LONG])[0]
-    _, cut = run_search(searchers["cut"], LONG, 5)
-    assert cut == f"5 of 24 pictures, best first. The caption has {tokens} tokens; the model reads the first 77."
-    segments = len(treated("best").segments([LONG]).texts[0])
-    _, split = run_search(searchers["best"], LONG, 5)
-    assert split == f"5 of 24 pictures, best first. The caption has {tokens} tokens; the model reads it in {segments} segments."
+    cut = reading(treated("cut"), LONG)
+    assert (cut.words, cut.tokens, cut.context_length, cut.segments) == (300, tokens, 77, 1)
+    assert treated("cut").lengths([LONG[:cut.end]])[0] <= 77 < treated("cut").lengths([LONG[:cut.end + 8]])[0]
+    split = reading(treated("best"), LONG)
+    assert (split.tokens, split.end, split.segments) == (tokens, None, len(treated("best").segments([LONG]).texts[0]))
 
 
 def ranks_by_loops(queries, query_counts, gallery, gallery_counts, query_labels, gallery_labels):

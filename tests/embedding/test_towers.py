@@ -135,7 +135,7 @@ def test_progress_counts_every_input_once_broken_and_double_ones_too(photos: Pat
         draw_photo(photos / f"more-{number}.png", "red", "left", "ball")
         with (photos / f"more-{number}.png").open("ab") as file:
             file.write(bytes([number]))
-    (photos / "broken.png").write_bytes(b"no picture")
+    (photos / "broken.png").write_bytes((photos / "red-left-box.png").read_bytes()[:70])
     (photos / "copy.png").write_bytes((photos / "red-left-box.png").read_bytes())
     records, _ = read_contents(read_collection(photos).records)
     found, skipped = embed_images(tiny, records, talk=talk)

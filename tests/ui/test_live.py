@@ -120,7 +120,7 @@ def test_a_picture_is_named_by_its_place_and_its_content_together(folder: Path, 
 
 
 def test_a_weak_best_hit_is_said_to_fit_badly():
-    card = {"missing": False, "strength": "weak"}
+    card = {"missing": False, "strength": "none"}
     assert message(1, [card], 9) == "Nothing here fits well. 1 to 1 of 9 pictures, best first."
     assert message(25, [card], 90) == "25 to 25 of 90 pictures, best first."
     assert message(1, [{**card, "strength": "likely"}], 9) == "1 to 1 of 9 pictures, best first."
