@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain
@@ -101,12 +101,20 @@ def bring_up_to_date(
     workers: int | None = None, talk: Talk = SILENT,
 ) -> IndexSummary:
     """As :func:`update_index`; ``load`` is called where something must be encoded, or the model may be another."""
+    _bring_over(folder, talk)
     with written(folder), _kept_if_made(folder), locked(folder, "densecap index"):
         sweep_leftovers(folder)
         job = _prepare(collection, model, folder, wanted, workers, talk)
         if job.old is not None and not wanted.prune:
             refuse_losses(job.changes, folder, collection.name, job.origin.name)
         return _Run(job, load, workers, talk).finish()
+
+
+def _bring_over(folder: Path, talk: Talk) -> None:
+    """Make an index of an older format one of the present, before the folder is locked: that takes the lock itself."""
+    with suppress(IndexFolderError):  # what is damaged is told, or built anew, by what follows
+        if is_index(folder):
+            load_index(folder, talk=talk)
 
 
 @contextmanager
@@ -139,6 +147,7 @@ def encode_share(records: Sequence[Record], encoder: DualEncoder, *, workers: in
 
 def remove_collection(folder: Path, name: str, *, talk: Talk = SILENT) -> ImageIndex:
     """Take a collection out of an index that has several."""
+    _bring_over(folder, talk)
     with locked(folder, "densecap index --remove"), written(folder):
         old = load_index(folder, talk=talk)
         names = [origin.name for origin in old.manifest.origins]

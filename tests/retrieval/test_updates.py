@@ -316,6 +316,13 @@ def test_an_index_of_format_1_is_brought_over_without_encoding(tmp_path: Path):
     assert load_index(folder).rows[0].image == "/srv/photos/blue-left.png"
 
 
+def test_an_index_of_format_1_is_brought_up_to_date_at_once(tmp_path: Path):
+    folder = old_index(tmp_path, tiny())
+    shutil.copytree(FORMAT_1 / "photos", tmp_path / "photos")
+    found = update(tmp_path / "photos", folder, load=tiny)
+    assert (found.encoded, found.changes.moved, len(found.index)) == (0, 6, 6)
+
+
 def test_an_index_of_format_1_with_other_rows_than_its_manifest_says_is_refused(tmp_path: Path):
     folder = old_index(tmp_path, tiny())
     images, manifest = (folder / "gen-000001" / name for name in ("images.jsonl", "manifest.json"))
