@@ -24,7 +24,6 @@ from densecap_search.files import is_file, open_file, read_bytes
 T = TypeVar("T")
 MAX_PIXELS = 178_956_970  # 0.5 GiB as RGB: larger pictures are left out with a reason
 DECODER_VERSION = 1  # raise it when open_image returns other pixels: caches are keyed by it
-_ORIENTATION = 0x0112  # EXIF
 _BAND_PIXELS = 1 << 22
 _LEAST_READ = 1 << 28  # bytes of a file that is opened once more, however few pixels are allowed
 _RAW_BYTES = 14  # a pixel, while LibRaw develops it: the mosaic, four channels of 16 bits, and the result
@@ -183,7 +182,7 @@ def _bytes_of(image: Image.Image) -> int:
     another; turned ones are there twice for a moment."""
     width, height = image.size
     own = 1 if image.mode in ("1", "L", "P") else 4
-    turned = bool(image.getexif().get(_ORIENTATION, 1) != 1)
+    turned = "exif" in image.info  # may be; getexif would decode a PNG to look for it
     return width * height * (own * (1 + turned) + 4 * (image.mode != "RGB"))
 
 
