@@ -86,10 +86,9 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     check_writable(output)
 
     from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
-    from densecap_search.retrieval.caption_store import update_captions
-    from densecap_search.retrieval.update import Wanted, bring_up_to_date, encode_share, preview_update
+    from densecap_search.retrieval.update import Wanted, encode_share, preview_update
     from densecap_search.training.distributed import joined
-    from densecap_search.training.run_folder import read_splits
+    from densecap_search.workflows.index import index_collection
 
     @cache
     def load() -> DualEncoder:
@@ -107,12 +106,11 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
             processes.wait()
         if not processes.first:
             return
-    summary = bring_up_to_date(found, load, model, output, wanted, talk=talk)
-    tell_skipped(summary.skipped[len(found.skipped):])
-    _tell(output, summary, model.name)
-    captions = update_captions(summary.index, load, trained=read_splits(Path(model.name))[1], talk=talk)
-    if captions is not None:
-        click.echo(str(captions.calibration))
+    made = index_collection(found, load, model, output, wanted, talk=talk)
+    tell_skipped(made.pictures.skipped[len(found.skipped):])
+    _tell(output, made.pictures, model.name)
+    if made.captions is not None:
+        click.echo(str(made.captions.calibration))
 
 
 def _tell(output: Path, summary: IndexSummary, model: str) -> None:

@@ -29,7 +29,8 @@ def demo(folder: Path, bursts: int, seed: int) -> None:
 
     outcome = run_demo(folder, bursts=bursts, seed=seed, talk=terminal_talk())
     print_reports([outcome.before, outcome.after], ["starter", "fine-tuned"])
-    click.echo(f"\nA test caption:\n  {outcome.query}\nfinds its picture at rank {outcome.rank} of {outcome.pictures}.")
+    click.echo(f"\nA test caption:\n  {outcome.query}\nfinds its picture at rank {outcome.rank} of {outcome.pictures}, "
+               "by the pictures alone; search counts their captions too.")
     place = shlex.quote(str(outcome.index))
     click.echo(f"\nDone in {seconds_so_far():.0f} s. Now open the page:\n  densecap serve {place}")
 

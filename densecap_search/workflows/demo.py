@@ -12,15 +12,16 @@ from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.searcher import Searcher
-from densecap_search.retrieval.update import update_index
+from densecap_search.retrieval.update import Wanted
 from densecap_search.scenes.archive import make_scenes
 from densecap_search.talk import Talk
 from densecap_search.training.loop import finetune
+from densecap_search.workflows.index import index_collection
 
 
 @dataclass(frozen=True)
 class DemoOutcome:
-    """Retrieval on unseen bursts before and after, and one search: where its caption finds its own picture."""
+    """Retrieval on unseen bursts before and after, and where a caption finds its picture by the pictures alone."""
 
     before: Report
     after: Report
@@ -46,8 +47,9 @@ def run_demo(folder: Path, *, bursts: int, seed: int, talk: Talk) -> DemoOutcome
     finetune(collection, config, run, talk=talk)
     encoder = load_encoder(tuned)
     after = evaluate(encoder, test, model=str(run), collection="scenes", splits=["test"], talk=talk)
-    made = update_index(collection, encoder, tuned, index, talk=talk).index
-    query = test[0].captions[0]
+    wanted = Wanted(place=table, max_pixels=encoder.max_pixels)
+    made = index_collection(collection, lambda: encoder, tuned, index, wanted, talk=talk).pictures.index
+    query = test[0].captions[0]  # the index holds it too, so only the pictures are asked
     hits, _ = Searcher(encoder, made).by_captions([query], len(made))
     rank = next(hit.rank for hit in hits[0] if hit.image_id == test[0].image_id)
     return DemoOutcome(before, after, index, query, rank, len(made))

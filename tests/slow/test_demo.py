@@ -17,6 +17,8 @@ import pytest
 from helpers import free_port
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.retrieval.caption_store import load_captions
+from densecap_search.retrieval.index import load_index
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,11 @@ def test_the_archive_is_large_enough_and_its_captions_are_dense(demo):
     for record in records:
         sides.setdefault(record.burst, set()).add(record.split)
     assert all(len(names) == 1 for names in sides.values())
+
+
+def test_its_index_is_searched_by_captions_too(demo):
+    folder, _ = demo
+    assert load_captions(load_index(folder / "index")) is not None
 
 
 def test_the_next_command_that_it_prints_is_the_page(demo):

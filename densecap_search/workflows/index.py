@@ -1,0 +1,36 @@
+"""A collection → an index whose pictures and captions are up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from densecap_search.collection.records import Collection
+from densecap_search.config import ModelConfig
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval.caption_store import Captions, update_captions
+from densecap_search.retrieval.update import IndexSummary, Wanted, bring_up_to_date
+from densecap_search.talk import Talk
+from densecap_search.training.run_folder import read_splits
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What was done to the pictures of an index, and its captions; None where no picture has one."""
+
+    pictures: IndexSummary
+    captions: Captions | None
+
+
+def index_collection(
+    collection: Collection, load: Callable[[], DualEncoder], model: ModelConfig, folder: Path, wanted: Wanted, *,
+    talk: Talk,
+) -> Indexed:
+    """Bring the pictures of an index up to date, then its captions. load: called where something must be encoded.
+
+    Captions of pictures that a run was trained on do not decide how captions count.
+    """
+    pictures = bring_up_to_date(collection, load, model, folder, wanted, talk=talk)
+    trained = read_splits(Path(model.name))[1]
+    return Indexed(pictures, update_captions(pictures.index, load, trained=trained, talk=talk))
