@@ -50,11 +50,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A picture or row that was left out, and why. ``row`` counts from 1; None where a file was the input."""
+    """A picture or row that was left out, and why.
+
+    row: counts from 1; None where a file was the input. folder: a folder that could not be read; what lies below it is
+    unknown, not gone.
+    """
 
     path: str
     reason: str
     row: int | None = None
+    folder: bool = False
 
     def __str__(self) -> str:
         place = f"row {self.row}: " if self.row is not None else ""

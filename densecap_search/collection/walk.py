@@ -73,7 +73,7 @@ def find_images(folder: Path, *, hidden: bool = False, exclude: Sequence[str] = 
 def _told(errors: list[OSError]) -> Iterator[Skipped]:
     while errors:
         error = errors.pop(0)
-        yield Skipped(str(error.filename), f"cannot read this folder: {error.strerror}")
+        yield Skipped(str(error.filename), f"cannot read this folder: {error.strerror}", folder=True)
 
 
 def _is_hidden(name: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import marshal
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from densecap_search.collection.records import Record
+from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import IndexFolderError
 from densecap_search.retrieval.rows import Known
 
@@ -20,11 +20,11 @@ ALLOWED_GONE, ALLOWED_SHARE = 10, 0.1  # more than both, and an archive is partl
 class Changes:
     """How a collection differs from what an index has of it.
 
-    kept: pictures as they were. restated: the same content with another place, name, caption or column: it keeps its
-    number and its vector, and ``moved`` counts those with another path. copied: content that the index has under
-    another number. new: to be encoded. gone: numbers that are removed, of which ``lost`` have neither their name nor
-    their content in the collection. before: pictures that the index had; recurring: those whose content is still
-    there. vanished: contents that are not.
+    kept: pictures as they were, with the ``unseen``: numbers of those whose folder could not be read. restated: the
+    same content with another place, name, caption or column: it keeps its number and its vector, and ``moved`` counts
+    those with another path. copied: content that the index has under another number. new: to be encoded. gone: numbers
+    that are removed, of which ``lost`` have neither their name nor their content in the collection. before: pictures
+    that the index had; recurring: those whose content is still there. vanished: contents that are not.
     """
 
     kept: int
@@ -37,6 +37,7 @@ class Changes:
     before: int
     recurring: int
     vanished: int
+    unseen: tuple[int, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -50,11 +51,12 @@ class Changes:
 
 
 def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequence[str],
-                elsewhere: Mapping[str, int] | None = None) -> Changes:
+                elsewhere: Mapping[str, int] | None = None, closed: Sequence[str] = ()) -> Changes:
     """Compare what an index knows of a collection with the collection as it is.
 
-    hashes: of the records' contents. elsewhere: content → number, of other collections in the index. A picture is first
-    known by its id, then by its content.
+    hashes: of the records' contents. elsewhere: content → number, of other collections in the index. closed: absolute
+    paths of folders that could not be read; pictures below them are kept as they were. A picture is first known by its
+    id, then by its content.
     """
     by_id = {known.image_id: known for known in old}
     restated: list[tuple[int, Record]] = []
@@ -72,6 +74,9 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
         else:
             restated.append((known.number, record))
             moved += known.image != str(record.image)
+    unseen = _unseen(old, closed, {record.image_id for record in records}) if closed else set()
+    matched |= unseen
+    kept += len(unseen)
     free: dict[str, list[int]] = {}
     for known in reversed(old):
         if known.number not in matched:
@@ -96,7 +101,19 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
     lost = sum(known.image_id not in ids and known.hash not in contents for known in missing)
     recurring = len(old) - sum(known.hash not in contents for known in missing)
     vanished = len({known.hash for known in missing} - contents)
-    return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished)
+    return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished,
+                   tuple(sorted(unseen)))
+
+
+def closed_folders(skipped: Sequence[Skipped]) -> list[str]:
+    """Absolute paths of the folders that could not be read."""
+    return [os.path.abspath(skip.path) for skip in skipped if skip.folder]
+
+
+def _unseen(old: Sequence[Known], closed: Sequence[str], ids: Set[str]) -> set[int]:
+    """Numbers of pictures below closed folders, but for those whose id is another picture's now."""
+    below = tuple(folder.rstrip(os.sep) + os.sep for folder in closed)
+    return {known.number for known in old if known.image.startswith(below) and known.image_id not in ids}
 
 
 def refuse_losses(changes: Changes, folder: Path, collection: str, origin: str) -> None:

@@ -23,7 +23,7 @@ from densecap_search.files import hash_text
 from densecap_search.locks import locked
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.approximate import QUERIES, Asked, choose_type, machine_memory
-from densecap_search.retrieval.changes import Changes, folder_of, plan_update, refuse_losses, signature
+from densecap_search.retrieval.changes import Changes, closed_folders, folder_of, plan_update, refuse_losses, signature
 from densecap_search.retrieval.contents import Reading, new_skips, read_changed
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.index_folder import is_index, sweep_leftovers, written
@@ -196,7 +196,7 @@ def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: W
         raise IndexFolderError(f"{folder} holds a picture {twin.image_id} of another collection already; give this one "
                                "another name with --name")
     changes = plan_update([row for row in known if row.source == origin.name], reading.records, reading.hashes,
-                          {row.hash: row.number for row in others})
+                          {row.hash: row.number for row in others}, closed_folders(collection.skipped))
     return _Job(folder, collection, model, wanted, old, origin, others, changes, reading)
 
 
@@ -296,7 +296,7 @@ class _Run:
             fingerprint, precision, dim = self.encoder.fingerprint(), self.encoder.precision, self.encoder.dim
             libraries = {name: version(name) for name in LIBRARIES}
         asked = job.wanted.kind or (before.asked_type if before else AUTO)
-        count = len(job.reading.records) + len(job.others)
+        count = len(job.reading.records) + len(job.changes.unseen) + len(job.others)
         kind, reason = choose_type(count, dim, machine_memory()) if asked == AUTO else (asked, "")
         origins = [job.origin if origin.name == job.origin.name else origin
                    for origin in (before.origins if before else ())]
@@ -326,10 +326,10 @@ class _Run:
                                   f"skipped{first}")
 
     def _everything(self, old: ImageIndex | None) -> Blocks:
-        """All pictures encoded anew: those of the collection, and those of the index's other collections."""
+        """All pictures encoded anew: of the collection, those that it did not see, and of the index's others."""
         yield from self._encode(self._rows(self.job.reading.records))
-        if old is not None and self.job.others:
-            numbers = [known.number for known in self.job.others]
+        numbers = [*self.job.changes.unseen, *(known.number for known in self.job.others)]
+        if old is not None and numbers:
             yield from self._encode(row for start in range(0, len(numbers), ENCODED_AT_ONCE)
                                     for row in old.rows.many(numbers[start:start + ENCODED_AT_ONCE]))
 

@@ -274,4 +274,4 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "scandir", refusing)
     found = read_collection(tmp_path, Reading(format="folder"))
     assert [record.image_id for record in found.records] == ["ok/1.jpg"]
-    assert found.skipped == (Skipped(str(tmp_path / "shut"), "cannot read this folder: Permission denied"),)
+    assert found.skipped == (Skipped(str(tmp_path / "shut"), "cannot read this folder: Permission denied", folder=True),)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from densecap_search.collection.dates import date_taken
 from densecap_search.collection.readers import read_collection
-from densecap_search.collection.records import Record
+from densecap_search.collection.records import Record, Skipped
 from densecap_search.config import ModelConfig
 from densecap_search.errors import CollectionError, FolderBusy, IndexFolderError, NewerIndex
 from densecap_search.files import hash_file
@@ -67,6 +67,14 @@ def test_a_renamed_case_and_copies_of_one_content_keep_their_numbers():
     old = [known(0, "A.jpg", "X"), known(1, "b.jpg", "X")]
     found = plan(old, [(record("a.jpg"), "X"), (record("b.jpg"), "X"), (record("c.jpg"), "X")])
     assert (found.kept, names(found.restated), names(found.copied), found.gone) == (1, [(0, "a.jpg")], [(1, "c.jpg")], ())
+
+
+def test_pictures_below_a_folder_that_cannot_be_read_are_kept_and_not_taken_for_moved():
+    old = [known(0, "shut/a", "A"), known(1, "shut/deep/b", "B"), known(2, "shutter/c", "C"), known(3, "shut/d", "D")]
+    found = plan_update(old, [record("copy of a"), Record("shut/d", Path("/p/d"))], ["A", "D2"], closed=["/p/shut"])
+    assert (found.kept, found.unseen, found.gone, found.lost) == (2, (0, 1), (2, 3), 1)
+    assert (names(found.restated), names(found.copied)) == ([], [(0, "copy of a")])
+    assert [new.image_id for new in found.new] == ["shut/d"]  # its name is another file's now
 
 
 @cache
@@ -159,6 +167,29 @@ def test_removed_pictures_are_hidden_at_once_and_compacted_when_a_quarter_is_dea
         assert len(index.dead) == (count if count <= 6 else count - 7)  # 6 of 24 are a quarter
         assert not {path.name for path in pictures[:count]} & {row.image_id for row in index.rows}
     assert index.manifest.total == 17
+
+
+def test_a_folder_that_cannot_be_read_keeps_its_pictures_in_the_index(photos: Path, tmp_path: Path):
+    (photos / "shut").mkdir()
+    for path in [path for path in photos.iterdir() if path.name.startswith("red")]:
+        path.rename(photos / "shut" / path.name)
+    update(aged(photos), tmp_path / "i")
+    before, whole = state(tmp_path / "i"), read_collection(photos)
+    open_ones = tuple(found for found in whole.records if not found.image_id.startswith("shut/"))
+    closed = Skipped(str(photos / "shut"), "cannot read this folder: Permission denied", folder=True)
+    partly = replace(whole, records=open_ones, skipped=(closed,))
+    assert (len(whole.records), len(open_ones)) == (24, 18)
+    wanted = Wanted(place=photos, trust_files=True)
+    same = bring_up_to_date(partly, no_encoder, MODEL, tmp_path / "i", wanted)
+    assert (len(same.index), same.encoded, same.removed, same.skipped) == (24, 0, 0, (closed,))
+    fewer = replace(partly, records=open_ones[1:])  # a picture is gone where the folder can be read
+    less = bring_up_to_date(fewer, tiny, MODEL, tmp_path / "i", wanted)
+    assert (less.reused, less.removed) == (23, 1)
+    assert state(tmp_path / "i") == [row for row in before if row[0] != open_ones[0].image_id]
+    anew = bring_up_to_date(fewer, tiny, MODEL, tmp_path / "i", replace(wanted, rebuild=True))
+    assert (len(anew.index), anew.removed) == (23, 0)
+    gone = bring_up_to_date(replace(fewer, skipped=()), tiny, MODEL, tmp_path / "i", wanted)
+    assert (len(gone.index), gone.removed) == (17, 6)  # it can be read, and is empty
 
 
 def test_losing_much_is_refused_unless_it_is_said(tmp_path: Path):
