@@ -78,6 +78,13 @@ def parse_filter(text: str) -> Condition:
     return _Parser(text).whole()
 
 
+def columns_of(condition: Condition) -> set[str]:
+    """The columns that a condition names, as it writes them."""
+    if isinstance(condition, Both):
+        return set().union(*map(columns_of, condition.parts))
+    return columns_of(condition.part) if isinstance(condition, Not) else {condition.column}
+
+
 def find_numbers(rows: Rows, where: str) -> Numbers:
     """The pictures that a condition lets through, ascending, int64. Errors: ConfigError."""
     sql, values = to_sql(parse_filter(where), rows.columns)

@@ -21,6 +21,7 @@ from densecap_search import __version__
 from densecap_search.collection.records import Skipped
 from densecap_search.embedding.content import default_workers
 from densecap_search.errors import DensecapError
+from densecap_search.retrieval.searcher import Narrowed
 from densecap_search.retrieval.strength import Strength
 from densecap_search.ui import export, finding
 from densecap_search.ui.batching import Batcher, Busy
@@ -36,14 +37,18 @@ T = TypeVar("T")
 
 
 class SearchRequest(BaseModel):
-    """A caption, and which ranks of its hits are wanted."""
+    """A caption, conditions, or both, and which ranks of the hits are wanted."""
 
     model_config = ConfigDict(extra="forbid")
-    caption: str = Field(description="what is to be seen; as long as you like, up to 20,000 letters")
+    caption: str = Field("", description="what is to be seen; as long as you like, up to 20,000 letters")
     count: int = Field(24, ge=1, le=MOST_PAGE, description="hits that are returned")
     offset: int = Field(0, ge=0, le=finding.MOST_HITS, description="hits that are passed over")
     mode: Literal["auto", "image", "text", "words", "fused"] = Field("auto", description="what is compared: pictures, "
                                                                      "captions by meaning or by words, all together")
+    must: list[Annotated[str, Field(max_length=1_000)]] = Field(
+        default_factory=list, max_length=20, description="words that occur in a caption or the file name, those of an "
+        "item one after the other")
+    where: str | None = Field(None, max_length=2_000, description="a filter, such as: year >= 1990 and place = 'Lyon'")
 
 
 class CaptionRequest(BaseModel):
@@ -201,7 +206,10 @@ def make_api(service: Service) -> FastAPI:
 def _add_searching(api: FastAPI, service: Service) -> None:
     @api.post("/api/search", response_model=SearchReply, summary="Pictures that a caption describes")
     async def search(request: Request, body: SearchRequest) -> SearchReply:
-        query = finding.Query(body.offset + body.count, finding.check_caption(body.caption), mode=body.mode)
+        finding.check_filter(body.where, service.paths)
+        narrowed = Narrowed(body.where, tuple(body.must))
+        query = finding.Query(body.offset + body.count, finding.check_caption(body.caption, narrowed), mode=body.mode,
+                              narrowed=narrowed)
         return await service.hits(request, query, body.offset)
 
     @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")

@@ -10,8 +10,10 @@ from typing import Any
 
 from densecap_search.errors import DensecapError
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval import queries
+from densecap_search.retrieval.filters import columns_of, parse_filter
 from densecap_search.retrieval.rows import Row
-from densecap_search.retrieval.searcher import Hit
+from densecap_search.retrieval.searcher import ALL, Hit, Narrowed
 from densecap_search.ui.gallery import is_missing
 from densecap_search.ui.live import Shown, picture_name
 
@@ -21,13 +23,22 @@ MOST_HITS = 5_000  # to which a ranking can be paged
 
 @dataclass(frozen=True)
 class Query:
-    """One of: a caption, an indexed picture, the bytes of another. last: hits up to this rank; mode: of a caption."""
+    """One of: a caption, an indexed picture, the bytes of another. last: hits up to this rank.
+
+    mode, narrowed: of a caption, which may be empty where ``narrowed`` asks for something.
+    """
 
     last: int
     caption: str = ""
     like: Row | None = None
     picture: bytes = b""
     mode: str = "auto"
+    narrowed: Narrowed = ALL
+
+    @property
+    def by_words(self) -> bool:
+        """Whether no picture is searched by."""
+        return self.like is None and not self.picture
 
 
 @dataclass(frozen=True)
@@ -38,25 +49,31 @@ class Found:
     hits: list[Hit]
 
 
-def check_caption(caption: str) -> str:
-    """The caption, or a sentence about what is wrong with it."""
-    if not caption.strip():
+def check_caption(caption: str, narrowed: Narrowed = ALL) -> str:
+    """The caption, or a sentence about what is wrong with it. It may be empty where something else is asked for."""
+    if not caption.strip() and narrowed == ALL:
         raise DensecapError("describe the picture you look for")
     if len(caption) > MOST_LETTERS:
         raise DensecapError(f"the caption has {len(caption):,} letters; at most {MOST_LETTERS:,} are read")
     return caption
 
 
-def answer(shown: Shown, queries: Sequence[Query]) -> list[Found]:
-    """The hits of each query; all captions go through the text tower together."""
+def check_filter(where: str | None, absolute: bool) -> None:
+    """Refuse a filter that cannot be read; and one by whole paths unless they may be seen, for it could guess them."""
+    if where is not None and "path" in map(str.casefold, columns_of(parse_filter(where))) and not absolute:
+        raise DensecapError("whole paths are not shown here, so a filter cannot ask for them; ask for folder or id")
+
+
+def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
+    """The hits of each query; captions that are searched alike go through the text tower together."""
     hits: dict[int, list[Hit]] = {}
-    for mode in {query.mode for query in queries if query.caption}:
-        own = [query for query in queries if query.caption and query.mode == mode]
-        found, _ = shown.searcher.by_captions([query.caption for query in own], max(query.last for query in own),
-                                              mode=mode)
+    for mode, narrowed in {(query.mode, query.narrowed) for query in asked if query.by_words}:
+        own = [query for query in asked if query.by_words and (query.mode, query.narrowed) == (mode, narrowed)]
+        found, _ = shown.searcher.find([queries.Query(query.caption) for query in own],
+                                       max(query.last for query in own), mode=mode, narrowed=narrowed)
         hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
-    return [Found(shown, (hits[id(query)] if query.caption else _like(shown, query))[:query.last])
-            for query in queries]
+    return [Found(shown, (hits[id(query)] if query.by_words else _like(shown, query))[:query.last])
+            for query in asked]
 
 
 def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, Any]]:
@@ -76,6 +93,8 @@ def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any
 
 def message(first: int, cards: Sequence[dict[str, Any]], total: int) -> str:
     """The sentence above the hits."""
+    if not cards and first == 1:
+        return f"None of the {total:,} pictures meets the conditions."
     if not cards:
         return f"No more pictures; the index has {total:,}."
     missing = sum(one["missing"] for one in cards)

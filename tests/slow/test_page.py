@@ -161,6 +161,34 @@ def test_axe_finds_nothing_serious_on_the_empty_page_the_hits_and_a_picture(open
     assert "common.complete" not in page.tab.inner_text("body")
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_mode_required_words_and_filter_are_asked_by_keyboard_and_kept_in_the_address(open_page, width: str, tmp_path: Path):
+    page = open_page(width)
+    if width == "phone":
+        page.tab.press("#conditions summary", "Enter")
+    page.tab.get_by_label("Compare with").select_option("the pictures")
+    page.tab.get_by_label("Must contain").fill("red; left")
+    page.tab.get_by_label("Filter").fill("split is missing")
+    page.search(CAPTION)
+    names = page.names()
+    assert names
+    assert all({"red", "left"} <= set(re.split(r"\W", name)) for name in names)
+    page.tab.screenshot(path=Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path) / f"page-conditions-{width}.png")
+    assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    page.tab.reload()
+    page.tab.wait_for_selector("#caption")
+    page.hits()
+    assert page.names() == names
+    fields = {name: page.tab.input_value(f"#{name}") for name in ("caption", "mode", "must", "where")}
+    assert fields == {"caption": CAPTION, "mode": "image", "must": "red; left", "where": "split is missing"}
+    page.tab.fill("#where", "colour = 'red'")
+    page.tab.press("#where", "Enter")
+    page.until("document.querySelector('#message').textContent.startsWith(\"the filter names 'colour', which is no column\")")
+    assert page.names() == []
+    assert all("422" in told for told in page.complaints)  # which browsers log of every refusal
+    page.complaints.clear()
+
+
 def test_on_a_phone_two_columns_stand_side_by_side_within_the_screen(open_page):
     page = open_page("phone")
     page.search(CAPTION)

@@ -44,11 +44,38 @@ def test_pages_of_a_ranking_are_its_parts(page: TestClient):
     ({"caption": "x", "count": 201}, "count: Input should be less than or equal to 200"),
     ({"caption": "x", "offset": -1}, "offset: Input should be greater than or equal to 0"),
     ({"caption": "x", "colour": "red"}, "colour: Extra inputs are not permitted"),
-    ({}, "caption: Field required"),
+    ({}, "describe the picture you look for"),
+    ({"must": ["; ."]}, "'; .' holds no word that could occur"),
+    ({"must": ["x"] * 21}, "must: List should have at most 20 items after validation, not 21"),
+    ({"caption": "x", "where": "folder ="}, "the filter 'folder =' has its end where a number, or a text in single "
+                                            "quotes should be; an example: year >= 1990 and place = 'Lyon'"),
+    ({"caption": "x", "mode": "best"}, "mode: Input should be 'auto', 'image', 'text', 'words' or 'fused'"),
 ])
 def test_what_is_wrong_with_a_query_is_one_sentence(page: TestClient, body: dict, sentence: str):
     answer = search(page, **body)
     assert (answer.status_code, answer.json()) == (422, {"error": sentence})
+
+
+def test_hits_hold_the_words_that_must_occur_and_meet_the_filter(page: TestClient):
+    red = search(page, caption=CAPTION, must=["red"], count=24).json()["hits"]
+    assert {hit["name"].split("-")[0] for hit in red} == {"red"}
+    balls = search(page, caption=CAPTION, must=["red ball", "left"], count=24).json()["hits"]
+    assert [hit["name"] for hit in balls] == ["red-left-ball.png"]
+    assert search(page, caption=CAPTION, where="split is missing", count=24).json()["hits"] == search(
+        page, caption=CAPTION, count=24).json()["hits"]
+    none = search(page, caption=CAPTION, where="split = 'test'").json()
+    assert (none["hits"], none["message"]) == ([], "None of the 24 pictures meets the conditions.")
+
+
+def test_words_that_must_occur_are_a_query_of_their_own(page: TestClient):
+    (hit,) = search(page, must=["red ball", "left"]).json()["hits"]
+    assert (hit["name"], hit["score"]) == ("red-left-ball.png", None)
+
+
+def test_a_mode_that_the_index_cannot_answer_is_refused_in_a_sentence(page: TestClient):
+    answer = search(page, caption=CAPTION, mode="words")
+    assert answer.status_code == 422
+    assert "holds no captions that could be searched" in answer.json()["error"]
 
 
 def test_a_body_that_is_no_json_is_refused_in_a_sentence(page: TestClient):
@@ -144,6 +171,8 @@ def test_where_paths_are_hidden_no_answer_holds_the_folder(searcher: Searcher):
         for kind in ("csv", "jsonl"):
             assert folder not in basket(page, kind, [picture_name(entry) for entry in searcher.index.rows]).text
         assert folder not in page.get("/api/index").text
+        guess = search(page, caption=CAPTION, where=f"split is missing or not (PATH under '{folder}')")
+        assert (guess.status_code, "whole paths are not shown here" in guess.json()["error"]) == (422, True)
         assert folder not in page.get("/").text
 
 

@@ -3,6 +3,7 @@
 import { askJson, told } from "./ask.js";
 import { basket } from "./basket.js";
 import { captionBox } from "./caption.js";
+import { asBody, conditions } from "./conditions.js";
 import { el } from "./dom.js";
 import { grid } from "./grid.js";
 import { lightbox } from "./lightbox.js";
@@ -22,6 +23,7 @@ function makePage(about) {
   const message = el("p", { id: "message", role: "status" });
   const news = el("p", { id: "news", role: "status", hidden: true });
   const box = captionBox({ most: MOST_LETTERS, onsearch: byCaption });
+  const narrow = conditions();
   const kept = basket({ key: about.name, onchange: (hit, yes) => hits.mark(hit, yes), onproblem: say });
   const hits = grid({ onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
@@ -73,11 +75,12 @@ function makePage(about) {
   }
 
   function byCaption() {
-    const caption = box.value;
-    if (!caption.trim()) return say("Describe the picture you look for.");
-    toAddress({ caption });
-    before.add(caption);
-    return search({ name: caption, ask: (offset, signal) => askJson("/api/search", { body: { caption, count: PAGE, offset }, signal }) });
+    const caption = box.value, asked = narrow.value;
+    if (!caption.trim() && !asked.must && !asked.where) return say("Describe the picture you look for.");
+    toAddress({ caption, ...asked });
+    if (caption.trim()) before.add(caption);
+    return search({ name: caption.trim() ? caption : asked.must || asked.where, ask: (offset, signal) =>
+      askJson("/api/search", { body: { caption, ...asBody(asked), count: PAGE, offset }, signal }) });
   }
 
   function byHit(id, name) {
@@ -94,10 +97,11 @@ function makePage(about) {
   }
 
   function restore() {
-    const { caption, like } = fromAddress();
+    const { caption, like, ...asked } = fromAddress();
     box.value = caption;
+    narrow.value = asked;
     if (like) byHit(like, like);
-    else if (caption) byCaption();
+    else if (caption || asked.must || asked.where) byCaption();
     else {
       asking?.abort();
       large.close();
@@ -127,7 +131,7 @@ function makePage(about) {
   const form = el("form", { id: "ask", onsubmit: (event) => { event.preventDefault(); byCaption(); },
     ondragover: (event) => event.preventDefault(),
     ondrop: (event) => { if (event.dataTransfer.files.length) { event.preventDefault(); byFile(event.dataTransfer.files[0]); } } },
-    box.element,
+    box.element, narrow.element,
     el("div", { className: "buttons" }, el("button", { type: "submit", id: "search" }, "Search"),
       el("button", { type: "button", id: "by-picture", onclick: () => chosen.click() }, "By a picture…"), chosen),
     el("p", { id: "keys" }, "Ctrl+Enter or Shift+Enter searches; a picture can be dropped here."), message, news);

@@ -8,11 +8,13 @@ const MOST = 50;
 
 export function fromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
-  return { caption: values.get("q") || "", like: values.get("like") || "" };
+  const one = (name, otherwise = "") => values.get(name) || otherwise;
+  return { caption: one("q"), like: one("like"), mode: one("mode", "auto"), must: one("must"), where: one("where") };
 }
 
-export function toAddress({ caption = "", like = "" }) {
-  const hash = `#${new URLSearchParams(like ? { like } : { q: caption })}`;
+export function toAddress({ caption = "", like = "", mode = "auto", must = "", where = "" }) {
+  const own = { q: caption, ...(mode !== "auto" && { mode }), ...(must && { must }), ...(where && { where }) };
+  const hash = `#${new URLSearchParams(like ? { like } : own)}`;
   if (hash !== location.hash) history.pushState(null, "", hash);
 }
 
