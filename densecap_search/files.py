@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -158,12 +159,15 @@ def json_lines(rows: Iterable[Any]) -> str:
     return "".join(f"{json_text(row)}\n" for row in rows)
 
 
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]], *, quote_all: bool = False) -> str:
-    r"""A table as RFC 4180 has it, lines ended by \r\n; what is no number (None, NaN, infinities) is an empty cell."""
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]], *, quote_all: bool = False, inert: bool = False
+             ) -> str:
+    r"""A table as RFC 4180 has it, lines ended by \r\n; what is no number (None, NaN, infinities) is an empty cell.
+
+    inert: texts that a spreadsheet would run as a formula get an apostrophe before them.
+    """
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\r\n", quoting=csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL)
-    table.writerow(header)
-    table.writerows([_cell(value) for value in row] for row in rows)
+    table.writerows([_inert(_cell(value)) if inert else _cell(value) for value in row] for row in chain([header], rows))
     return text.getvalue()
 
 
@@ -213,6 +217,11 @@ def _finite(value: Any) -> Any:
 
 def _cell(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _inert(value: Any) -> Any:
+    """OWASP's list of what begins a formula (CSV injection)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _held_folder(parent: Path, name: str) -> tuple[Path, int]:

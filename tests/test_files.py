@@ -63,3 +63,10 @@ def test_a_file_beyond_its_limit_is_not_read(tmp_path: Path):
     assert read_bytes(tmp_path / "a", 11) == bytes(11)
     with pytest.raises(OSError, match="larger than the 0 MB"):
         read_bytes(tmp_path / "a", 10)
+
+
+def test_inert_cells_are_texts_that_begin_as_formulas_do():
+    cells = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "a=1", "'=1", " =1", "", -1, -0.5, None, "a-b"]
+    assert csv_text(["=a"], [cells], inert=True) == (
+        "'=a\r\n'=1+1,'+1,'-1,'@SUM(A1),'\tx,\"'\rx\",a=1,'=1, =1,,-1,-0.5,,a-b\r\n")
+    assert csv_text(["=a"], [cells]) == "=a\r\n=1+1,+1,-1,@SUM(A1),\tx,\"\rx\",a=1,'=1, =1,,-1,-0.5,,a-b\r\n"

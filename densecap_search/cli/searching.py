@@ -49,15 +49,17 @@ if TYPE_CHECKING:
 @click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl. "
               "With --queries, a run that was stopped goes on where it was.")
+@click.option("--spreadsheet", is_flag=True, help="For a .csv that a spreadsheet opens: texts that begin with = + - @, "
+              "a tab or a carriage return get an apostrophe before them, so that they are not run as formulas.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
 @model_options
 @long_text_option
 @max_pixels_option
 def search(index_folder: Path, caption: str | None, image: Path | None, also: tuple[tuple[float, str], ...],
            without: tuple[str, ...], must: tuple[str, ...], queries: Path | None, where: str | None, mode: str,
-           min_score: float | None, k: int, output: Path | None, as_json: bool, model_name: str | None,
-           pretrained: str | None, arch: str | None, device: str, long_text: str | None, max_pixels: int | None
-           ) -> None:
+           min_score: float | None, k: int, output: Path | None, spreadsheet: bool, as_json: bool,
+           model_name: str | None, pretrained: str | None, arch: str | None, device: str, long_text: str | None,
+           max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
@@ -65,7 +67,7 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
     densecap search indexes/mine "a red bus" --without people --also 0.5 "rain at night"
     densecap search indexes/mine --must "Inv. 1984.23"
     densecap search indexes/mine "the same room by day" --image night.jpg
-    densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv
+    densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv --spreadsheet
     densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'" --mode image
     """
     one = caption is not None or image is not None or bool(also or must)
@@ -74,6 +76,8 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
                                "--queries FILE")
     if output and output.suffix.lower() not in (".csv", ".jsonl"):
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
+    if spreadsheet and not (output and output.suffix.lower() == ".csv"):
+        raise click.UsageError("--spreadsheet is for --output FILE.csv")
     if caption is not None:
         _doubt_caption(caption)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
@@ -92,7 +96,7 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if queries is not None:
         narrowed = Narrowed(where, must, min_score)
-        _search_file(searcher, queries, k, mode, narrowed, output, as_json)
+        _search_file(searcher, queries, k, mode, narrowed, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
     for hint in hints(asked.caption):
@@ -102,7 +106,7 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
         click.echo(str(truncation), err=True)
     results = [(str(asked), hits[0])]
     if output:
-        write_hits(output, results)
+        write_hits(output, results, inert=spreadsheet)
         click.echo(f"{len(hits[0])} hits written to {output}", err=True)
     if as_json:
         for row in hit_rows(results):
@@ -125,13 +129,14 @@ def _doubt_caption(caption: str) -> None:
 
 
 def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed: Narrowed, output: Path | None,
-                 as_json: bool) -> None:
+                 spreadsheet: bool, as_json: bool) -> None:
     from densecap_search.retrieval.queries import read_queries
     from densecap_search.workflows.search_file import answers, search_file
 
     talk = terminal_talk()
     if output:
-        count, asked = search_file(searcher, queries, output, k, mode=mode, narrowed=narrowed, talk=talk)
+        count, asked = search_file(searcher, queries, output, k, mode=mode, narrowed=narrowed, inert=spreadsheet,
+                                   talk=talk)
         click.echo(f"{count} hits of {asked} queries written to {output}", err=True)
         return
     some = False

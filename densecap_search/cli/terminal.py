@@ -214,7 +214,8 @@ def hit_rows(results: Sequence[tuple[str, Sequence[Hit]]], first: int = 1) -> It
             yield {"query_number": number, "query": query, **hit.told()}
 
 
-def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None:
+def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]], *, inert: bool = False) -> None:
+    """A .jsonl or .csv; inert: as in :func:`csv_text`."""
     from densecap_search.retrieval.hits import COLUMNS, MATCH_COLUMNS
 
     rows = list(hit_rows(results))
@@ -222,7 +223,7 @@ def write_hits(path: Path, results: Sequence[tuple[str, Sequence[Hit]]]) -> None
         write_text(path, json_lines(rows))
         return
     header = ["query_number", "query", *COLUMNS, *(MATCH_COLUMNS if any("match" in row for row in rows) else ())]
-    write_text(path, csv_text(header, ([row.get(name) for name in header] for row in rows)))
+    write_text(path, csv_text(header, ([row.get(name) for name in header] for row in rows), inert=inert))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -33,8 +33,10 @@ def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str =
 
 
 def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode: str = "auto",
-                narrowed: Narrowed = ALL, talk: Talk = SILENT) -> tuple[int, int]:
+                narrowed: Narrowed = ALL, inert: bool = False, talk: Talk = SILENT) -> tuple[int, int]:
     """Write the hits of all queries to a .csv or .jsonl; how many hits, and of how many queries.
+
+    inert: cells of a .csv that a spreadsheet would run get an apostrophe before them.
 
     Until it is whole, the file is called OUTPUT.unfinished, and OUTPUT.unfinished.json says how far it is. The same
     search of the same file in the same generation of the index goes on from there. Errors: ConfigError where the file
@@ -43,7 +45,7 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
     mode, table = searcher.mode(mode), output.suffix.lower() == ".csv"
     columns = ["query_number", "query", *COLUMNS, *(() if mode == "image" else MATCH_COLUMNS)]
     part, place = (output.with_name(output.name + ending) for ending in (".unfinished", ".unfinished.json"))
-    key = _key(searcher, queries, output, k, mode, narrowed)
+    key = _key(searcher, queries, output, k, mode, narrowed, inert)
     done = _done(place, part, key)
     if done.asked:
         talk.say(f"{done.asked} queries were answered before; {output} goes on from there")
@@ -58,7 +60,7 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
             while block := list(islice(found, BLOCK)):
                 rows = [{"query_number": number, "query": str(query), **hit.told()}
                         for number, query, hits in block for hit in hits]
-                file.write(_lines(rows, columns, table))
+                file.write(_lines(rows, columns, table, inert))
                 file.flush()
                 done = _Done(done.asked + len(block), done.hits + len(rows), file.tell())
                 write_json(place, {"key": key, **asdict(done)})
@@ -90,7 +92,7 @@ def _done(place: Path, part: Path, key: str) -> _Done:
         return _Done()
 
 
-def _key(searcher: Searcher, queries: Path, output: Path, k: int, mode: str, narrowed: Narrowed) -> str:
+def _key(searcher: Searcher, queries: Path, output: Path, k: int, mode: str, narrowed: Narrowed, inert: bool) -> str:
     """Of all that decides what is written."""
     try:
         status = queries.stat()
@@ -98,11 +100,11 @@ def _key(searcher: Searcher, queries: Path, output: Path, k: int, mode: str, nar
         raise ConfigError(f"cannot read the queries {queries}: {error.strerror}") from error
     index = searcher.index
     return hash_text(str(queries.resolve()), str(status.st_size), str(status.st_mtime_ns), str(k), mode, output.suffix,
-                     str(index.place.resolve()), index.manifest.fingerprint, json.dumps(asdict(narrowed)))
+                     str(inert), str(index.place.resolve()), index.manifest.fingerprint, json.dumps(asdict(narrowed)))
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], table: bool) -> bytes:
+def _lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], table: bool, inert: bool) -> bytes:
     if not table:
         return json_lines(rows).encode("utf-8", "surrogatepass")
-    text = csv_text(columns, ([row.get(name) for name in columns] for row in rows))
+    text = csv_text(columns, ([row.get(name) for name in columns] for row in rows), inert=inert)
     return text.partition("\r\n")[2].encode("utf-8", "surrogatepass")  # the header stands once

@@ -109,3 +109,18 @@ def test_a_file_of_queries_is_checked_before_a_model_is_loaded(tmp_path: Path, i
     assert "holds no query" in run("search", index, "--queries", tmp_path / "empty.txt", code=1).output
     (tmp_path / "q.csv").write_text("picture\na\n")
     assert "no column caption" in run("search", index, "--queries", tmp_path / "q.csv", code=1).output
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["a caption", "a file of queries"])
+def test_spreadsheet_writes_an_apostrophe_before_formulas_and_nothing_else_is_changed(index: Path, tmp_path: Path, many: bool):
+    asked: list[object] = ["=1+1"]
+    if many:
+        (tmp_path / "q.txt").write_text("=1+1\n", encoding="utf-8")
+        asked = ["--queries", tmp_path / "q.txt"]
+    run("search", index, *asked, "-k", 24, "--output", tmp_path / "raw.csv")
+    run("search", index, *asked, "-k", 24, "--output", tmp_path / "inert.csv", "--spreadsheet")
+    raw, inert = (list(csv.DictReader((tmp_path / name).read_text(encoding="utf-8").splitlines())) for name in ("raw.csv", "inert.csv"))
+    assert {row["query"] for row in raw} == {"=1+1"}
+    assert inert == [row | {"query": "'=1+1"} for row in raw]
+    assert any(row["score"].startswith("-") or row["match"].startswith("-") for row in raw)  # a number, and no formula
+    run("search", index, *asked, "--output", tmp_path / "x.jsonl", "--spreadsheet", code=2)
