@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from densecap_search.cli.options import (
     check_index,
@@ -25,12 +27,16 @@ from densecap_search.errors import ConfigError
 from densecap_search.files import json_text
 
 if TYPE_CHECKING:
+    from densecap_search.retrieval.hits import Hit
+    from densecap_search.retrieval.queries import Query
     from densecap_search.retrieval.searcher import Narrowed, Searcher
 
 
 @click.command()
-@click.argument("index_folder", metavar="INDEX", type=click.Path(path_type=Path))
+@click.argument("index_folder", metavar="INDEX", required=False)
 @click.argument("caption", required=False)
+@click.option("--server", metavar="URL", help="Ask a running `densecap serve` in place of an INDEX, which saves the "
+              "start; DENSECAP_AUTH=USER:PASSWORD logs in.")
 @click.option("--image", type=click.Path(path_type=Path, dir_okay=False),
               help="Search by a picture, or by a picture and a caption together.")
 @click.option("--also", type=(float, str), multiple=True, metavar="WEIGHT TEXT",
@@ -55,11 +61,12 @@ if TYPE_CHECKING:
 @model_options
 @long_text_option
 @max_pixels_option
-def search(index_folder: Path, caption: str | None, image: Path | None, also: tuple[tuple[float, str], ...],
-           without: tuple[str, ...], must: tuple[str, ...], queries: Path | None, where: str | None, mode: str,
-           min_score: float | None, k: int, output: Path | None, spreadsheet: bool, as_json: bool,
-           model_name: str | None, pretrained: str | None, arch: str | None, device: str, long_text: str | None,
-           max_pixels: int | None) -> None:
+@click.pass_context
+def search(context: click.Context, index_folder: str | None, caption: str | None, server: str | None,
+           image: Path | None, also: tuple[tuple[float, str], ...], without: tuple[str, ...], must: tuple[str, ...],
+           queries: Path | None, where: str | None, mode: str, min_score: float | None, k: int, output: Path | None,
+           spreadsheet: bool, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
+           device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     \b
@@ -69,7 +76,15 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
     densecap search indexes/mine "the same room by day" --image night.jpg
     densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv --spreadsheet
     densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'" --mode image
+    densecap search --server http://127.0.0.1:7860 "a tram in the rain"
     """
+    if server is not None:
+        if caption is not None:
+            raise click.UsageError("--server URL stands in place of INDEX; give the caption alone")
+        _check_asked_of_server(context)
+        caption, index_folder = index_folder, ""
+    if index_folder is None:
+        raise click.UsageError("Missing argument 'INDEX'.")
     one = caption is not None or image is not None or bool(also or must)
     if one == (queries is not None):
         raise click.UsageError("give one of: a caption, --image FILE, --also or --must (or several of these); "
@@ -80,34 +95,57 @@ def search(index_folder: Path, caption: str | None, image: Path | None, also: tu
         raise click.UsageError("--spreadsheet is for --output FILE.csv")
     if caption is not None:
         _doubt_caption(caption)
+    from densecap_search.retrieval.queries import Query, read_queries
+
+    if server is not None:
+        from densecap_search.workflows.ask_server import ask_server
+
+        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where)
+        _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
+        return
+    folder = Path(index_folder)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
-    check_index(index_folder)
+    check_index(folder)
     if where is not None:
         from densecap_search.retrieval.filters import parse_filter
 
         parse_filter(where)
-    from densecap_search.retrieval.queries import Query, hints, read_queries
-
     if queries is not None:
         next(read_queries(queries), None)  # a file that cannot be read is told before a model is loaded
 
     from densecap_search.retrieval.searcher import Narrowed, open_searcher  # torch: not before all that is checked
 
-    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
+    searcher = open_searcher(folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if queries is not None:
         narrowed = Narrowed(where, must, min_score)
         _search_file(searcher, queries, k, mode, narrowed, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
-    for hint in hints(asked.caption):
-        click.echo(hint, err=True)
     hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score))
     if truncation.longer:
         click.echo(str(truncation), err=True)
-    results = [(str(asked), hits[0])]
+    _tell_found(asked, hits[0], output, spreadsheet, as_json)
+
+
+def _check_asked_of_server(context: click.Context) -> None:
+    """Refuse what only a search of an index on this machine has."""
+    known = {"index_folder", "server", "must", "where", "mode", "k", "output", "spreadsheet", "as_json"}
+    for option in context.command.params:
+        given = option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if given and option.name not in known:
+            raise click.UsageError(f"{option.opts[0]} does not go with --server; search the index itself")
+
+
+def _tell_found(asked: Query, hits: Sequence[Hit], output: Path | None, spreadsheet: bool, as_json: bool
+                ) -> None:
+    from densecap_search.retrieval.queries import hints
+
+    for hint in hints(asked.caption):
+        click.echo(hint, err=True)
+    results = [(str(asked), hits)]
     if output:
         write_hits(output, results, inert=spreadsheet)
-        click.echo(f"{len(hits[0])} hits written to {output}", err=True)
+        click.echo(f"{len(hits)} hits written to {output}", err=True)
     if as_json:
         for row in hit_rows(results):
             click.echo(json_text(row))

@@ -60,12 +60,14 @@ class CaptionRequest(BaseModel):
 
 class FoundPicture(BaseModel):
     """A hit. score: cosine; match: where captions were searched too, how far it stands above the mean of all pictures,
-    in spreads; strength: how sure that is; picture: for /pictures/{picture}/small, large or original, /api/similar.
+    in spreads; by: what says most for it; strength: how sure that is; picture: for
+    /pictures/{picture}/small, large or original, /api/similar.
     """
 
     rank: int
     score: float | None
     match: float | None
+    by: Literal["image", "text", "words"] | None
     strength: Strength | None
     image_id: str
     name: str

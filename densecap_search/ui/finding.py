@@ -85,7 +85,7 @@ def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, A
 def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any]:
     return {
         "rank": hit.rank, "score": None if hit.score is None else round(hit.score, 6), "image_id": hit.image_id,
-        "match": None if hit.match is None else round(hit.match, 4), "strength": hit.strength,
+        "match": None if hit.match is None else round(hit.match, 4), "by": hit.by, "strength": hit.strength,
         "name": PurePath(hit.image).name, "path": shown.path(hit.image, absolute), "caption": hit.caption,
         "picture": picture, "missing": is_missing(hit.image),
     }
