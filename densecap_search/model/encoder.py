@@ -100,6 +100,7 @@ class DualEncoder:
         self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
         self._tower_hashes: dict[tuple[Any, ...], str] = {}
         self._lengths: dict[str, int] = {}  # caption → tokens, which are asked for again and again
+        self._letters = 0  # of these captions together
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
         self._mean = torch.tensor(normalise.mean, device=self.device)[:, None, None]
         self._std = torch.tensor(normalise.std, device=self.device)[:, None, None]
@@ -166,9 +167,12 @@ class DualEncoder:
         found = {caption: known[caption] for caption in captions if caption in known}
         missing = [caption for caption in dict.fromkeys(captions) if caption not in found]
         found.update(zip(missing, self._count_tokens(missing), strict=True))
-        if len(known) > KNOWN_LENGTHS:
-            self._lengths = known = {}
-        known.update(found)
+        letters = sum(map(len, missing))
+        if len(known) + len(missing) > KNOWN_LENGTHS or self._letters + letters > KNOWN_LETTERS:
+            self._lengths, self._letters = {}, 0
+        if len(missing) <= KNOWN_LENGTHS and letters <= KNOWN_LETTERS:
+            self._lengths.update((caption, found[caption]) for caption in missing)
+            self._letters += letters
         return tuple(found[caption] for caption in captions)
 
     def _count_tokens(self, captions: Sequence[str]) -> list[int]:
@@ -349,6 +353,7 @@ def _belongs(name: str, attribute: str) -> bool:
 # how a picture is brought to the tower's size → open_clip's word for it
 RESIZE_MODES: Mapping[str, str] = {"crop": "shortest", "pad": "longest", "squash": "squash"}
 KNOWN_LENGTHS = 1 << 18  # captions whose number of tokens is remembered
+KNOWN_LETTERS = 1 << 26  # that these have together at most
 MAX_RATIO = 64  # of a picture's sides, before a crop to the middle
 
 

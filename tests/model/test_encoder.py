@@ -219,3 +219,13 @@ def test_a_caption_is_tokenized_once_to_know_its_length(tiny, monkeypatch):
     monkeypatch.setattr("densecap_search.model.encoder.KNOWN_LENGTHS", 1)
     assert tiny.lengths(["a box", "a green box"]) == (4, 5)
     assert tiny.lengths(["a red ball"]) == (5,)
+
+
+def test_lengths_are_remembered_up_to_a_number_of_letters(tiny: DualEncoder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("densecap_search.model.encoder.KNOWN_LETTERS", 100)
+    for number in range(10, 50):
+        captions = ["a", f"{number} " * 12, "a"]  # 36 letters and 1: two of them stay, the third begins anew
+        assert tiny.lengths(captions) == tuple(tiny._count_tokens(captions))
+        assert sum(map(len, tiny._lengths)) == tiny._letters <= 100
+    assert tiny.lengths(["a" * 101]) == tuple(tiny._count_tokens(["a" * 101]))
+    assert not tiny._lengths
