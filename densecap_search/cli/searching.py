@@ -25,6 +25,7 @@ from densecap_search.cli.terminal import (
 )
 from densecap_search.errors import ConfigError
 from densecap_search.files import json_text
+from densecap_search.talk import printable
 
 if TYPE_CHECKING:
     from densecap_search.retrieval.hits import Hit
@@ -121,6 +122,11 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
         _search_file(searcher, queries, k, mode, narrowed, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
+    if mode != "words":
+        from densecap_search.model.letters import letters_hint
+
+        if unread := letters_hint(searcher.encoder.tokenizer, " ".join(text for _, text in asked.texts)):
+            click.echo(printable(unread), err=True)
     hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score))
     if truncation.longer:
         click.echo(str(truncation), err=True)

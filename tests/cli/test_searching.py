@@ -124,3 +124,12 @@ def test_spreadsheet_writes_an_apostrophe_before_formulas_and_nothing_else_is_ch
     assert inert == [row | {"query": "'=1+1"} for row in raw]
     assert any(row["score"].startswith("-") or row["match"].startswith("-") for row in raw)  # a number, and no formula
     run("search", index, *asked, "--output", tmp_path / "x.jsonl", "--spreadsheet", code=2)
+
+
+@pytest.mark.slow
+def test_words_that_the_starter_cannot_read_are_named_where_the_tower_reads_them(photos: Path, tmp_path: Path):
+    run("index", photos, "--model", "starter", "-o", tmp_path / "i")
+    line = "the model's vocabulary does not know 1 of 3 words or signs (🚌), "
+    assert line in run("search", tmp_path / "i", "a bus 🚌").stderr
+    assert "vocabulary" not in run("search", tmp_path / "i", "a red bus").stderr
+    assert "vocabulary" not in run("search", tmp_path / "i", "a bus 🚌", "--mode", "words").stderr
