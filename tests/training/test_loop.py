@@ -113,6 +113,15 @@ def test_resuming_a_finished_run_changes_nothing(collection, tiny_run, tmp_path:
     assert_same(before, weights(tmp_path / "run"), 0)
 
 
+def test_a_run_of_two_processes_is_not_resumed_by_one(collection, tiny_run, tmp_path: Path):
+    finetune(collection, settings(tiny_run), tmp_path / "run", talk=SILENT)
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert state["processes"] == 1
+    torch.save(state | {"processes": 2}, tmp_path / "run" / "state.pt")
+    with pytest.raises(RunError, match="was begun by 2 processes and cannot be continued by 1; start as many as then"):
+        finetune(collection, settings(tiny_run), tmp_path / "run", resume=True, talk=SILENT)
+
+
 def test_a_folder_with_a_run_is_not_overwritten_and_a_changed_collection_not_resumed(collection, tiny_run, tmp_path):
     finetune(collection, settings(tiny_run), tmp_path / "run", talk=SILENT)
     with pytest.raises(RunError, match=r"run holds a run already; continue it with --resume"):
