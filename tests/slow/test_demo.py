@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -90,9 +89,9 @@ def test_a_browser_finds_the_right_picture_first(demo, served: str):
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "this test needs Debian's package chromium"
     folder, _ = demo
-    index = [json.loads(line) for line in (folder / "index" / "gen-000001" / "images.jsonl").read_text().splitlines()]
-    record = max((row for row in index), key=lambda row: (len(row["captions"][0].split()), row["image_id"]))
-    caption = record["captions"][0]
+    records = read_collection(folder / "archive" / "captions.jsonl").records
+    record = max(records, key=lambda one: (len(one.captions[0].split()), one.image_id))
+    caption = record.captions[0]
     assert len(caption.split()) >= 100
     artefacts = Path(os.environ.get("DENSECAP_ARTEFACTS") or folder.parent / "artefacts")
     artefacts.mkdir(parents=True, exist_ok=True)
@@ -106,21 +105,18 @@ def test_a_browser_finds_the_right_picture_first(demo, served: str):
         page.on("request", lambda request: hosts.add(re.sub(r"^\w+://([^/:]*).*", r"\1", request.url)))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(served)
-        page.locator("#caption textarea").fill(caption)
-        page.locator("#search").click()
-        first = page.locator("#grid .caption-label").first
+        page.fill("#caption", caption)
+        page.click("#search")
+        first = page.locator("#grid .card").first
         first.wait_for(timeout=30_000)
-        loaded = "selector => { const i = document.querySelector(selector); return i && i.complete && i.naturalWidth > 100 }"
-        page.wait_for_function(loaded, arg="#grid img")
-        text = first.inner_text()
-        assert Path(record["image"]).name in text
-        assert re.match(r"0\.\d{3} · ", text)
-        assert float(text[:5]) > 0.4
+        assert first.locator(".name").inner_text() == record.image.name
+        facts = re.fullmatch(r"1 · score (0\.\d{3})( · \w+)?", first.locator(".facts").inner_text())
+        assert facts
+        assert float(facts[1]) > 0.4
         page.screenshot(path=artefacts / "page.png")
-        page.locator("#grid button.thumbnail-item, #grid .thumbnail-item").first.click()
-        page.wait_for_function(loaded, arg="#picture img")
-        page.locator("#details p, #details pre").first.wait_for()
-        assert caption[:60] in page.locator("#details").inner_text().replace("\n", " ")
+        first.locator(".open").click()
+        page.wait_for_selector("#lightbox .large img")
+        assert caption[:60] in page.inner_text("#lightbox .whole")
         page.screenshot(path=artefacts / "page-selected.png")
         browser.close()
     assert errors == []
