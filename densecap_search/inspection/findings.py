@@ -86,14 +86,14 @@ def of_files(collection: Collection, pictures: Pictures | None) -> Iterator[Find
 def of_shapes(records: Sequence[Record], pictures: Pictures) -> Iterator[Finding]:
     """Pictures that lack their end, and those of whose shape or size a model sees little."""
     for kind, ids, what, do in (
-        ("cut short picture", pictures.cut, "lack their last bytes", "fetch them again; they are taken as they are"),
-        ("small", pictures.small, f"have a side below {SMALL} pixels", "find larger ones: a model sees a blur"),
-        ("strip", pictures.strips, f"are more than {STRIP:g} times as long as wide",
+        ("cut short picture", pictures.cut, "without the last bytes", "fetch them again; they are taken as they are"),
+        ("small", pictures.small, f"with a side below {SMALL} pixels", "find larger ones: a model sees a blur"),
+        ("strip", pictures.strips, f"more than {STRIP:g} times as long as wide",
          "choose --resize pad, or cut them apart: of the middle alone little is seen"),
     ):
         own = [record for record in records if record.image_id in set(ids)]
         if own:
-            yield Finding(kind, len(own), f"{_pictures(len(own))} that {what}", do, _each(own))
+            yield Finding(kind, len(own), f"{_pictures(len(own))} {what}", do, _each(own))
 
 
 def of_mirrors(records: Sequence[Record], pairs: Sequence[tuple[int, int]]) -> Iterator[Finding]:

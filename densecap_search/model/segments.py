@@ -45,6 +45,12 @@ class Truncation:
         whole = cls.of(lengths, context_length)
         return replace(whole, truncated=0, lost=0, split=len(several), segments=sum(several))
 
+    def and_of(self, more: Truncation) -> Truncation:
+        """Of these captions and more of them, by the same model."""
+        sums = {name: getattr(self, name) + getattr(more, name)
+                for name in ("captions", "truncated", "tokens", "lost", "split", "segments")}
+        return replace(self, longest=max(self.longest, more.longest), **sums)
+
     @property
     def longer(self) -> int:
         """Captions longer than the window."""

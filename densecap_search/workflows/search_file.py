@@ -11,6 +11,7 @@ from typing import Any
 
 from densecap_search.errors import ConfigError
 from densecap_search.files import csv_text, hash_text, json_lines, write_json
+from densecap_search.model.segments import Truncation
 from densecap_search.retrieval.hits import COLUMNS, MATCH_COLUMNS
 from densecap_search.retrieval.queries import Query, read_queries
 from densecap_search.retrieval.searcher import ALL, Hit, Narrowed, Searcher
@@ -22,14 +23,14 @@ BLOCK = 64  # queries that go through the text tower together
 def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL,
             first: int = 1, talk: Talk = SILENT) -> Iterator[tuple[int, Query, list[Hit]]]:
     """(number, query, hits) of each query; the numbers begin at ``first``, and queries are read as they are needed."""
-    cut = 0
+    truncation = Truncation.of([], searcher.encoder.context_length)
     while block := list(islice(queries, BLOCK)):
-        found, truncation = searcher.find(block, k, mode=mode, narrowed=narrowed)
-        cut += truncation.longer
+        found, own = searcher.find(block, k, mode=mode, narrowed=narrowed)
+        truncation = truncation.and_of(own)
         yield from zip(range(first, first + len(block)), block, found, strict=True)
         first += len(block)
-    if cut:
-        talk.say(f"{cut} captions are longer than the window of {searcher.encoder.context_length} tokens")
+    if truncation.longer:
+        talk.say(str(truncation))
 
 
 def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode: str = "auto",
