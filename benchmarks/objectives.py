@@ -33,8 +33,7 @@ def towers(rounds: int) -> list[float]:
     ids = encoder.tokenize(["a picture of two boats before a lighthouse at dawn, " * 12] * MICRO).ids
 
     def run() -> None:
-        features = encoder.features(pixels, ids)
-        (features.image.sum() + features.text.sum()).backward()
+        (encoder.encode_image(pixels).sum() + encoder.encode_text(ids).sum()).backward()
         encoder.model.zero_grad()
 
     return [seconds * BATCH / MICRO for seconds in in_turns({"towers": run}, rounds)["towers"]]

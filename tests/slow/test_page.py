@@ -217,6 +217,7 @@ def test_details_open_where_one_looks_and_arrows_and_escape_work(open_page, widt
     names = page.names()
     page.tab.locator("#grid .open").nth(20).click()
     dialog = page.tab.locator("#lightbox")
+    page.until("document.querySelector('#lightbox').getAnimations().length === 0")  # a sheet rises
     box = dialog.bounding_box()
     across, down = WIDTHS[width]
     assert box["y"] >= 0

@@ -32,7 +32,7 @@ def test_with_fine_tuned_heads_they_find_more(real_data: Path, tmp_path: Path):
     tuned = CliRunner().invoke(main, ["finetune", str(table), "--model", "starter", "--tune", "heads", "-o", str(tmp_path / "r")])
     assert tuned.exit_code == 0, tuned.output
     found = modes(table, "--model", tmp_path / "r", "--split", "val,test", "--gallery", "all", "--protocol", "halves")
-    assert found["fused"]["R@1"] >= 38  # 40.5 on the machine that wrote docs/results.md; a query is 0.9
+    assert found["fused"]["R@1"] >= 36.2  # of the plain sum of z-scores of the raw signals; a query is 0.9
     assert found["fused"]["R@10"] >= 73
 
 

@@ -31,8 +31,7 @@ def test_two_processes_have_the_loss_and_gradients_of_one_and_take_the_same_step
     two = torch.load(tmp_path / "two.pt", weights_only=True)
 
     one, (pixels, ids) = make_tiny(), worker.batch()
-    features = one.features(pixels, ids)
-    loss = hn_clip(features.image, features.text, features.logit_scale, groups=worker.GROUPS)
+    loss = hn_clip(one.encode_image(pixels), one.encode_text(ids), one.logit_scale(), groups=worker.GROUPS)
     loss.backward()
     assert two["loss"].item() == pytest.approx(loss.item(), abs=1e-5)
     step = {name: value.detach() - 0.1 * value.grad for name, value in one.model.named_parameters()}

@@ -28,12 +28,12 @@ def main(folder: Path) -> None:
     with joined() as processes:
         encoder, (pixels, ids) = make_tiny(), batch()
         mine = slice(0, 4) if processes.rank == 0 else slice(4, 7)
-        features = encoder.features(pixels[mine], ids[mine])
-        groups, rows = GROUPS[mine], len(features.image)
-        everything = processes.gather(features.image)
+        image, text = encoder.encode_image(pixels[mine]), encoder.encode_text(ids[mine])
+        groups, rows = GROUPS[mine], len(image)
+        everything = processes.gather(image)
         loss = hn_clip(
-            features.image, features.text, features.logit_scale, all_image=everything,
-            all_text=processes.gather(features.text), labels=torch.arange(rows) + processes.offset(rows), groups=groups,
+            image, text, encoder.logit_scale(), all_image=everything,
+            all_text=processes.gather(text), labels=torch.arange(rows) + processes.offset(rows), groups=groups,
             all_groups=processes.gather(groups),
         ) * (rows * processes.count / len(everything))
         loss.backward()
@@ -43,11 +43,11 @@ def main(folder: Path) -> None:
         clip = {}
         for local in (True, False):
             for name, kind in (("theirs", ClipLoss), ("ours", HNClipLoss)):
-                image, text = (torch.nn.functional.normalize(values[:3].double(), dim=1).detach().requires_grad_()
-                               for values in (features.image, features.text))
+                v, t = (torch.nn.functional.normalize(values[:3].double(), dim=1).detach().requires_grad_()
+                        for values in (image, text))
                 options = {"gamma": 0.0} if name == "ours" else {}
-                value = kind(local, True, False, processes.rank, processes.count, **options)(image, text, torch.tensor(9.0))
-                clip[f"{name} {local}"] = (value.detach(), *torch.autograd.grad(value, (image, text)))
+                value = kind(local, True, False, processes.rank, processes.count, **options)(v, t, torch.tensor(9.0))
+                clip[f"{name} {local}"] = (value.detach(), *torch.autograd.grad(value, (v, t)))
         if processes.first:
             gradients = {name: value.grad for name, value in encoder.model.named_parameters()}
             torch.save({"loss": mean, "gradients": gradients, "clip": clip}, folder / "two.pt")
