@@ -16,7 +16,7 @@ from training_step import captions
 
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.objectives import hn_clip
 

@@ -18,7 +18,7 @@ BATCH, MICRO = 64, 8
 def one_step(batch: int, micro: int) -> dict[str, float]:
     """Peak memory above the model's own (MiB) and seconds of the second of two steps."""
     from densecap_search.config import ModelConfig
-    from densecap_search.model.sources import load_encoder
+    from densecap_search.model.loading import load_encoder
     from densecap_search.training.gradient_cache import backward_in_chunks
     from densecap_search.training.objectives import hn_clip
 

@@ -157,7 +157,7 @@ def real(collection: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     from densecap_search.collection.readers import read_collection
     from densecap_search.embedding.content import read_contents
     from densecap_search.embedding.towers import embed_images, embed_texts
-    from densecap_search.model.sources import load_encoder
+    from densecap_search.model.loading import load_encoder
 
     records, _ = read_contents(read_collection(collection).captioned[:count])
     encoder = load_encoder(ModelConfig("starter"))

@@ -24,8 +24,8 @@ from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.publishing.onnx_towers import IMAGE, TEXT, write_towers
-from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.update import update_index
 
 SIZES = {"500 px": (500, 375), "12 MP": (4000, 3000)}

@@ -27,7 +27,7 @@ def peak(folder: Path, count: int) -> dict[str, float]:
     from densecap_search.config import ModelConfig
     from densecap_search.embedding.content import read_contents
     from densecap_search.embedding.towers import embed_images
-    from densecap_search.model.sources import load_encoder
+    from densecap_search.model.loading import load_encoder
 
     keep_freed_memory()
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ import torch
 from measure import in_turns, quartiles, report
 
 from densecap_search.config import ModelConfig
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.training.objectives import OBJECTIVES
 
 BATCH, DIM, MICRO = 128, 512, 8

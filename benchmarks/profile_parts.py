@@ -14,7 +14,7 @@ from training_step import captions, ours
 from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.training.objectives import hn_clip
 
 SHOWN = 8  # operators

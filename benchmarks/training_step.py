@@ -22,8 +22,8 @@ from torch import nn
 from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.parts import PASS_TOKENS, cut
-from densecap_search.model.sources import load_encoder
 from densecap_search.training.objectives import hn_clip, info_nce
 
 WINDOW = 248

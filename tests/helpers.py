@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from densecap_search.config import ModelConfig
 from densecap_search.model.checkpoint import build_model, make_tokenizer
 from densecap_search.model.encoder import DualEncoder, EncoderSpec, default_preprocess
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.window import set_context_length
 
 TINY = {

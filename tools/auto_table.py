@@ -21,7 +21,7 @@ from densecap_search.evaluation.compare import paired
 from densecap_search.evaluation.metrics import METRICS
 from densecap_search.evaluation.pairs import pair_rows
 from densecap_search.model import tuning
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.scenes.archive import make_scenes
 from densecap_search.talk import SILENT
 from densecap_search.training import choice

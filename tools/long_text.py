@@ -24,8 +24,8 @@ from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import METRICS, Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.segments import Ints, Truncation
-from densecap_search.model.sources import load_encoder
 
 WINDOWS = (77, 128, 248, 256)
 

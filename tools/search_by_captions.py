@@ -24,7 +24,7 @@ from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.towers import embed_images
 from densecap_search.evaluation.modes import MODES, measure_modes
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.retrieval.calibration import measure_strengths
 from densecap_search.retrieval.caption_space import CaptionSpace, unit
 from densecap_search.retrieval.captioned import Captioned, Texts, read_texts

@@ -21,7 +21,7 @@ from densecap_search.collection.splits import select_splits
 from densecap_search.config import ModelConfig, Reading, RunConfig, load_config
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.starter import HEADS_FILE, save_heads
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.loop import finetune

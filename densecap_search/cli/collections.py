@@ -50,7 +50,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     geometry = fit = None
     files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model_name and found.captioned:
-        from densecap_search.model.sources import load_encoder
+        from densecap_search.model.loading import load_encoder
 
         model = named_model(None, model_name, pretrained, arch)
         encoder = load_encoder(model, device=device)

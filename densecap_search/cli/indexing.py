@@ -85,7 +85,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     found = read(collection, reading, strict=strict)
     check_writable(output)
 
-    from densecap_search.model.sources import load_encoder  # torch: not before all that can be checked without it
+    from densecap_search.model.loading import load_encoder  # torch: not before all that can be checked without it
     from densecap_search.retrieval.update import Wanted, encode_share, preview_update
     from densecap_search.training.distributed import joined
     from densecap_search.workflows.index import index_collection

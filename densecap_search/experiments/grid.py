@@ -24,7 +24,7 @@ from densecap_search.files import check_writable, hash_text, json_text, write_js
 from densecap_search.locks import locked
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import RANDOM, load_encoder
+from densecap_search.model.loading import RANDOM, load_encoder
 from densecap_search.scenes.archive import make_scenes
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.loop import RunSummary, finetune

@@ -1,6 +1,6 @@
 """The layouts in which people have CLIP's weights, and how each becomes open_clip's CustomTextCLIP.
 
-Pure functions on tensors by name and on what JSON files say; where a file lies is the matter of ``sources.py``.
+Pure functions on tensors by name and on what JSON files say; where a file lies is the matter of ``loading.py``.
 """
 
 from __future__ import annotations

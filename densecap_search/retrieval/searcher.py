@@ -18,8 +18,8 @@ from densecap_search.embedding.cache import Array
 from densecap_search.embedding.towers import check_finite, embed_queries
 from densecap_search.errors import ConfigError, DensecapError, IndexMismatch
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.segments import Truncation, best_of
-from densecap_search.model.sources import load_encoder
 from densecap_search.retrieval.caption_store import Captions, load_captions
 from densecap_search.retrieval.captioned import Texts, read_texts
 from densecap_search.retrieval.filters import find_numbers

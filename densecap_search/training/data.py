@@ -19,8 +19,8 @@ from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
 from densecap_search.model.device import free_memory
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import RANDOM
 from densecap_search.model.segments import Ints, Truncation, mean_of
-from densecap_search.model.sources import RANDOM
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import ALONE, Processes

@@ -23,7 +23,7 @@ from densecap_search.evaluation.pairs import PairRows, mean_recall_at_1, pair_ro
 from densecap_search.files import hash_file, write_json
 from densecap_search.model import checkpoint
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.data import TrainingData
 

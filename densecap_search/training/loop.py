@@ -26,7 +26,7 @@ from densecap_search.locks import locked
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training import choice, interpolate, plots, saturation
 from densecap_search.training.batches import Batch, Batches, Plan

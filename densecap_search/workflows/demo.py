@@ -10,7 +10,7 @@ from densecap_search.collection.splits import select_splits
 from densecap_search.config import ModelConfig, load_config
 from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import Report, evaluate
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.retrieval.searcher import Searcher
 from densecap_search.retrieval.update import Wanted
 from densecap_search.scenes.archive import make_scenes

@@ -21,7 +21,7 @@ from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
 from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.evaluation.slices import Parts
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.retrieval.index import load_index
 from densecap_search.talk import Talk
 from densecap_search.training import interpolate

@@ -14,10 +14,10 @@ from densecap_search.config import ModelConfig, load_config
 from densecap_search.errors import ConfigError, DensecapError
 from densecap_search.files import check_writable
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.publishing.agreement import Agreement, Loaded, compare, require
 from densecap_search.model.publishing.card import CardFacts, write_card
 from densecap_search.model.publishing.formats import FORMATS
-from densecap_search.model.sources import load_encoder
 from densecap_search.scenes.archive import describe, plan
 from densecap_search.scenes.picture import render
 from densecap_search.talk import Talk

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from densecap_search.config import ModelConfig
 from densecap_search.errors import DensecapError
 from densecap_search.model.checkpoint import save_encoder
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.untrusted import check_model_cfg
 
 RUNS = "import pathlib, os\npathlib.Path(os.environ['PLANTED']).write_text('ran')\n"

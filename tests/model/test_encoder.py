@@ -121,7 +121,7 @@ def test_a_towers_fingerprint_sees_what_decides_its_outputs_and_nothing_else():
 
 
 def test_names_are_read_as_people_write_them():
-    from densecap_search.model.sources import open_clip_name
+    from densecap_search.model.loading import open_clip_name
 
     assert open_clip_name(" vit-b/16\n") == "ViT-B-16"
     with pytest.raises(ModelError, match=r"no model is called 'ViT-B-17' .*did you mean ViT-B-1"):

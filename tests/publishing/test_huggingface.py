@@ -15,9 +15,9 @@ from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import build_model
 from densecap_search.model.encoder import DualEncoder, with_resize
 from densecap_search.model.heads import SkipHead
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.publishing import huggingface, sentence_transformers_folder
 from densecap_search.model.publishing.sentence_transformers_folder import linear_layers
-from densecap_search.model.sources import load_encoder
 from densecap_search.workflows.publish import check
 
 

@@ -14,8 +14,8 @@ from helpers import make_tiny
 from densecap_search.config import ModelConfig
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder, with_resize
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.publishing import immich, onnx_towers
-from densecap_search.model.sources import load_encoder
 from densecap_search.workflows.publish import check
 
 pytestmark = pytest.mark.slow  # torch's exporter takes ten seconds a tower

@@ -16,7 +16,7 @@ from densecap_search.inspection.geometry import look_at_captions
 from densecap_search.inspection.inspect import inspect
 from densecap_search.inspection.pair_fit import look_at_pairs
 from densecap_search.inspection.pictures import look_at_pictures
-from densecap_search.model.sources import load_encoder
+from densecap_search.model.loading import load_encoder
 
 pytestmark = pytest.mark.slow
 
