@@ -17,6 +17,9 @@ test: ## the fast tests (about two minutes on two cores)
 test-slow: ## the tests that need the starter, real data, a browser or minutes
 	$(PYTHON) -m pytest -q -m slow
 
+fuzz: ## the fuzz tests of the readers with 10,000 examples each (about 20 minutes on two cores)
+	DENSECAP_FUZZ=10000 $(PYTHON) -m pytest -q -n auto tests/collection/test_readers_fuzzed.py
+
 BENCHMARKS := objectives gradient_cache evaluate_size inspect_size training_step captions_speed index_speed \
 	memory_growth start profile_parts gpu
 
@@ -37,4 +40,4 @@ lowest: ## the fast tests with the lowest versions that pyproject.toml allows (6
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)
 
-.PHONY: help check lint test test-slow bench commands lowest-versions lowest serve
+.PHONY: help check lint test test-slow fuzz bench commands lowest-versions lowest serve
