@@ -40,28 +40,16 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     if report is not None:
         check_writable(report.absolute().parent)
     found = read(collection, reading)
+    model = named_model(None, model_name, pretrained, arch) if model_name else None
 
-    from densecap_search.inspection import inspect  # torch, matplotlib: not before all that is checked without them
-    from densecap_search.inspection.geometry import look_at_captions
+    from densecap_search.inspection.inspect import as_json as as_object  # torch, matplotlib: not before the checks
     from densecap_search.inspection.page import inspection_page
-    from densecap_search.inspection.pair_fit import look_at_pairs
-    from densecap_search.inspection.pictures import look_at_pictures
+    from densecap_search.workflows import inspect as workflow
 
-    geometry = fit = None
-    files = look_at_pictures(found.records, max_pixels=max_pixels, talk=talk) if pictures else None
-    if model_name and found.captioned:
-        from densecap_search.model.loading import load_encoder
-
-        model = named_model(None, model_name, pretrained, arch)
-        encoder = load_encoder(model, device=device)
-        scale = logit_scale or encoder.logit_scale().item()
-        geometry = look_at_captions(found, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
-                                    talk=talk)
-        fit = look_at_pairs(found, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
-                            talk=talk) if pictures else None
-    inspection = inspect.inspect(found, files, geometry, fit)
+    inspection = workflow.inspect_collection(found, model, device=device, pictures=pictures, max_pixels=max_pixels,
+                                             batch_size=batch_size, logit_scale=logit_scale, talk=talk)
     if as_json:
-        click.echo(json_text(inspect.as_json(inspection)))
+        click.echo(json_text(as_object(inspection)))
     else:
         print_inspection(inspection, collection)
     if report is not None:

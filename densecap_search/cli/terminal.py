@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from densecap_search.evaluation.compare import Comparison
     from densecap_search.evaluation.evaluate import Report
     from densecap_search.evaluation.modes import ModesReport
-    from densecap_search.evaluation.outcome import Outcome
+    from densecap_search.evaluation.outcome import EvaluationOutcome
     from densecap_search.inspection.inspect import Inspection
     from densecap_search.retrieval.searcher import Hit
     from densecap_search.training.choice import Choice
@@ -94,7 +94,7 @@ def print_modes(report: ModesReport, mode: str = "all") -> None:
         click.echo(f"{report.trained_on} of the pictures that are asked for were trained on.")
 
 
-def print_outcome(outcome: Outcome, sliced: Sequence[str] = ()) -> None:
+def print_outcome(outcome: EvaluationOutcome, sliced: Sequence[str] = ()) -> None:
     """Reports, then what was asked for beside them."""
     from densecap_search.evaluation.compare import verdict
     from densecap_search.evaluation.evaluate import DIRECTIONS

@@ -36,7 +36,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """reports: of the model, and of those it is compared with; comparisons: of the first with each of the others."""
 
     reports: tuple[Report, ...]

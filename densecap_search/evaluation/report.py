@@ -1,4 +1,4 @@
-"""An Outcome as sections of tables, plots and pictures; these as one self-contained page or as Markdown."""
+"""An EvaluationOutcome as sections of tables, plots and pictures; these as one self-contained page or as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from densecap_search.evaluation.compare import Comparison, Difference, verdict
 from densecap_search.evaluation.confusions import Confusion, image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import DIRECTIONS, RANKING, Direction, Report
 from densecap_search.evaluation.metrics import MEANINGS, METRICS, PERCENT, Figure
-from densecap_search.evaluation.outcome import Outcome, Retention
+from densecap_search.evaluation.outcome import EvaluationOutcome, Retention
 from densecap_search.evaluation.slices import Slice
 from densecap_search.files import write_text
 from densecap_search.pages.html import render
@@ -35,7 +35,7 @@ class Section:
     confusions: tuple[Confusion, ...] = ()
 
 
-def write_report(path: Path, outcome: Outcome) -> None:
+def write_report(path: Path, outcome: EvaluationOutcome) -> None:
     """A page where the name ends in .html; else the same tables in Markdown, without plots and pictures."""
     if path.suffix.lower() == ".html":
         write_text(path, as_html(outcome))
@@ -43,7 +43,7 @@ def write_report(path: Path, outcome: Outcome) -> None:
         write_text(path, as_markdown(outcome))
 
 
-def as_html(outcome: Outcome) -> str:
+def as_html(outcome: EvaluationOutcome) -> str:
     """One self-contained page."""
     first = outcome.reports[0]
     tiles = [(str(first.text_to_image.queries), "captions"), (str(first.image_to_text.queries), "pictures"),
@@ -53,7 +53,7 @@ def as_html(outcome: Outcome) -> str:
                                     "sections": list(sections(outcome))})
 
 
-def as_markdown(outcome: Outcome) -> str:
+def as_markdown(outcome: EvaluationOutcome) -> str:
     """Headings, paragraphs and tables."""
     parts = [f"# {_title(outcome)}"]
     for section in sections(outcome, drawn=False):
@@ -71,7 +71,7 @@ def as_markdown(outcome: Outcome) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def sections(outcome: Outcome, *, drawn: bool = True) -> Iterator[Section]:
+def sections(outcome: EvaluationOutcome, *, drawn: bool = True) -> Iterator[Section]:
     """What a report consists of, in order. drawn: with plots."""
     names = model_labels(outcome.reports)
     yield _measured(outcome, names)
@@ -100,13 +100,13 @@ def model_labels(reports: Sequence[Report]) -> list[str]:
     return [f"{number}: {name}" for number, name in enumerate(names, start=1)]
 
 
-def _title(outcome: Outcome) -> str:
+def _title(outcome: EvaluationOutcome) -> str:
     first = outcome.reports[0]
     against = f" against {' and '.join(model_labels(outcome.reports)[1:])}" if outcome.comparisons else ""
     return f"{model_labels(outcome.reports)[0]}{against} on {first.collection}, split {', '.join(first.splits)}"
 
 
-def _measured(outcome: Outcome, names: Sequence[str]) -> Section:
+def _measured(outcome: EvaluationOutcome, names: Sequence[str]) -> Section:
     first = outcome.reports[0]
     rows = [(name, f"{report.fingerprint[:12]}, {report.precision}", str(report.truncation), str(report.trained_on),
              f"{report.text_to_image.ties} / {report.image_to_text.ties}", str(len(report.skipped)))
@@ -160,7 +160,7 @@ def _slices(reports: Sequence[Report], names: Sequence[str], drawn: bool) -> Ite
                                                     "MRR"), tuple(rows), 3, plots)
 
 
-def _index(outcome: Outcome) -> Section:
+def _index(outcome: EvaluationOutcome) -> Section:
     found = outcome.index
     assert found is not None
     text = (f"{found.queries} captions search the {found.gallery} pictures of {found.index} ({found.index_type}); the "

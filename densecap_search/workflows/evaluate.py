@@ -1,4 +1,4 @@
-"""`densecap evaluate` from a collection and names of models to an Outcome."""
+"""`densecap evaluate` from a collection and names of models to an EvaluationOutcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from densecap_search.evaluation.compare import compare_reports
 from densecap_search.evaluation.evaluate import Report, evaluate
 from densecap_search.evaluation.index_recall import measure_index
 from densecap_search.evaluation.modes import ModesReport, measure_modes
-from densecap_search.evaluation.outcome import Mixtures, Outcome, Retention
+from densecap_search.evaluation.outcome import EvaluationOutcome, Mixtures, Retention
 from densecap_search.evaluation.pairs import mean_recall_at_1
 from densecap_search.evaluation.slices import Parts
 from densecap_search.model.encoder import DualEncoder
@@ -43,7 +43,7 @@ def run_evaluation(
     collection: Collection, models: Sequence[ModelConfig], *, splits: Sequence[str], precision: str = "fp32",
     device: str = "auto", long_text: str | None = None, max_pixels: int | None = None, slices: Sequence[str] = (),
     gallery: str = "split", index: Path | None = None, retain: Collection | None = None, talk: Talk,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Measure the first model, compare it with the others, and see what it does to an index or another collection.
 
     splits: names, or ``all``; a run's own splits go before the table's. index: a folder that the first model built.
@@ -69,8 +69,8 @@ def run_evaluation(
     retention = None
     if retain is not None and before is not None:
         retention = _retention(load(models[0]), load(before), (models[0], before), chosen, retain, talk)
-    return Outcome(tuple(reports), tuple(compare_reports(reports[0], other) for other in reports[1:]), found_index,
-                   retention)
+    compared = tuple(compare_reports(reports[0], other) for other in reports[1:])
+    return EvaluationOutcome(tuple(reports), compared, found_index, retention)
 
 
 def run_modes(

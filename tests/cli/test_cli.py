@@ -131,9 +131,12 @@ def test_inspect_says_how_it_read_and_which_captions_say_nothing(tmp_path: Path)
 def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_run: Path, tmp_path: Path):
     words = ["finetune", photos, "--model", tiny_run, "--tune", "heads", "--epochs", "1", "-o", tmp_path / "run"]
     run(*words)
+    log = (tmp_path / "run" / "log.jsonl").read_text()
     assert "continuing" in run("finetune", photos, "--resume", "-o", tmp_path / "run").output
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log  # its one epoch was done: nothing is trained twice
     done = run(*words[:-2], "--gamma", "0.25", "--resume", "-o", tmp_path / "run", code=1)
     assert "--resume continues the run as it was begun, where train.gamma is 0.5, not 0.25" in done.output
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

@@ -57,6 +57,8 @@ def test_a_format_that_is_asked_for_says_what_it_leaves_unread(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a")
     found = read_collection(tmp_path, Reading(format="embedded"))
     assert "not read: 1 .txt (a.txt; --format folder reads them)" in said(found)
+    assert [record.captions for record in found.records] == [()]
+    assert [record.captions for record in read_collection(tmp_path, Reading(format="folder")).records] == [("a",)]
 
 
 @pytest.mark.parametrize("lay", [lay_docci, lay_coco, lay_flickr_tokens, lay_arrow])

@@ -17,7 +17,7 @@ from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare
 from densecap_search.evaluation.confusions import image_confusions, text_confusions
 from densecap_search.evaluation.evaluate import evaluate
-from densecap_search.evaluation.outcome import Outcome
+from densecap_search.evaluation.outcome import EvaluationOutcome
 from densecap_search.evaluation.per_query import per_query_rows
 from densecap_search.evaluation.report import as_markdown
 from densecap_search.evaluation.slices import hardest_companion
@@ -145,7 +145,7 @@ def test_queries_of_a_split_search_all_pictures_where_these_are_the_gallery(coll
     assert len(list(per_query_rows([report]))) == 10
     for confusion in text_confusions(report.pairs, report.text_to_image.ranks):
         assert (confusion.caption_cosine is None) == (confusion.found == bare.image_id)
-    text = as_markdown(Outcome((report,)))
+    text = as_markdown(EvaluationOutcome((report,)))
     assert "5 captions search 24 pictures (text→image), and 5 pictures search 23 captions" in text
     assert evaluate(tiny, asked, **options).gallery == "split"
 

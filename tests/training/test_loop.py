@@ -430,6 +430,9 @@ def test_pictures_without_a_caption_are_counted(photos, tiny_run, tmp_path: Path
     said: list[str] = []
     finetune(read_collection(photos), settings(tiny_run), tmp_path / "run", talk=Talk(say=said.append))
     assert "1 pictures have no caption and are not trained on" in said
+    splits = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert "red-left-ball.png" not in json.dumps(splits)
+    assert "red-right-ball.png" in json.dumps(splits)
 
 
 def test_what_cannot_train_is_refused_before_a_picture_is_read(collection, tiny_run, tmp_path: Path, monkeypatch):
