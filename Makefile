@@ -20,6 +20,9 @@ test-slow: ## the tests that need the starter, real data, a browser or minutes
 fuzz: ## the fuzz tests of the readers with 10,000 examples each (about 20 minutes on two cores)
 	DENSECAP_FUZZ=10000 $(PYTHON) -m pytest -q -n auto tests/collection/test_readers_fuzzed.py
 
+kills: ## the kill tests with 100 kills a command (about 15 minutes on two cores)
+	DENSECAP_KILLS=100 $(PYTHON) -m pytest -q -n auto tests/attacks/test_kills.py
+
 BENCHMARKS := objectives gradient_cache evaluate_size inspect_size training_step captions_speed index_speed \
 	memory_growth start profile_parts gpu
 
@@ -40,4 +43,4 @@ lowest: ## the fast tests with the lowest versions that pyproject.toml allows (6
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)
 
-.PHONY: help check lint test test-slow fuzz bench commands lowest-versions lowest serve
+.PHONY: help check lint test test-slow fuzz kills bench commands lowest-versions lowest serve

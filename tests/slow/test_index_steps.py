@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import signal
 import tempfile
-import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from helpers import make_tiny
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -152,48 +147,6 @@ class Archive(RuleBasedStateMachine):
                     for ours, theirs in zip(found.search(queries, k, where), wanted.search(queries, k, where), strict=True):
                         assert np.allclose(scores(ours), scores(theirs), atol=1e-5)
             assert words(found) == words(wanted)
-
-
-def end_at_random(work: Callable[[], None], seconds: float) -> None:
-    """The work in a fork, killed after a time if it has not ended."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-def test_a_hundred_kills_at_random_times_leave_the_old_index_or_the_new_one(tmp_path: Path):
-    torch.set_num_threads(1)  # before the fork: threads do not survive it
-    photos, folder, generator = tmp_path / "photos", tmp_path / "index", random.Random(0)
-    photos.mkdir()
-
-    def draw(number: int) -> None:
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(photos / f"{number:03}.png")
-
-    def update() -> None:
-        bring_up_to_date(read_collection(photos), tiny, ModelConfig("tiny"), folder, Wanted(prune=True, place=photos), workers=0)
-
-    draw(0)
-    started = time.monotonic()
-    update()
-    whole, seen = max(0.05, time.monotonic() - started), {False: 0, True: 0}
-    for number in range(1, 101):
-        before = len(load_index(folder))
-        draw(number)
-        end_at_random(update, generator.uniform(0, whole))
-        index = load_index(folder)
-        index.check_files()
-        assert len(told(index)) in (before, number + 1)
-        seen[len(index) > before] += 1
-    update()
-    assert [name for name, *_ in told(load_index(folder))] == sorted(path.name for path in photos.iterdir())
-    assert not [path for path in (*folder.iterdir(), *(folder / "vectors").iterdir()) if path.name.endswith(".densecap-tmp")]
-    assert min(seen.values()) > 0, f"all kills came at one side of the change: {seen}"
 
 
 def told(index: ImageIndex) -> list[tuple[object, ...]]:
