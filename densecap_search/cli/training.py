@@ -57,7 +57,8 @@ from densecap_search.files import json_text
 @click.option("--precision", type=click.Choice(config.PRECISIONS))
 @click.option("--seed", type=int)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of the settings file.")
-@click.option("--resume", is_flag=True, help="Continue the run in the folder.")
+@click.option("--resume", is_flag=True, help="Continue the run in the folder; where its loss was no "
+              "longer finite, with another --lr or --precision.")
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
 def finetune(collection: Path, output: Path, config_file: Path | None, resume: bool, strict: bool,
              settings: tuple[str, ...], reading: config.Reading, **options: Any) -> None:
@@ -82,9 +83,9 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     overrides += [(f"data.{name}", value) for name, value in asdict(reading).items() if value]
     overrides += [config.parse_setting(text) for text in settings]
     if resume:
-        from densecap_search.training.run_folder import CONFIG
+        from densecap_search.training.run_folder import CONFIG, was_stopped
 
-        chosen = _resumed_config(output / CONFIG, config_file, overrides)
+        chosen = _resumed_config(output / CONFIG, config_file, overrides, was_stopped(output))
     else:
         chosen = config.load_config(config_file, overrides)
     found = read(collection, chosen.data.reading, strict=strict)
@@ -124,12 +125,18 @@ _SETTING_OF_OPTION = {
 }
 
 
-def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple[str, Any]]) -> config.RunConfig:
-    """The run's own settings; what is given again must agree with them."""
+def _resumed_config(saved: Path, config_file: Path | None, overrides: list[tuple[str, Any]], stopped: bool
+                    ) -> config.RunConfig:
+    """The run's own settings; what is given again must agree with them.
+
+    stopped: by a loss that was not finite: the next attempt may have what can mend that.
+    """
     if not saved.is_file():
         raise ConfigError(f"{saved.parent} holds no run: there is nothing to resume; train without --resume")
     before = _with_places(config.load_config(saved))
     again = _with_places(config.load_config(saved if config_file is None else config_file, overrides))
+    if stopped:
+        before = replace(before, train=replace(before.train, lr=again.train.lr, precision=again.train.precision))
     settled = again.train.objective == "auto"  # by the run when it was begun
     differing = [
         f"{section}.{key} is {getattr(getattr(before, section), key)}, not {value}"

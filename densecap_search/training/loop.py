@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from densecap_search import config as settings
 from densecap_search.collection.records import Collection, Skipped
 from densecap_search.config import RunConfig, TrainConfig
-from densecap_search.errors import ConfigError, RunError, TrainingStopped
+from densecap_search.errors import ConfigError, ModelError, RunError, TrainingStopped
 from densecap_search.evaluation.pairs import PairRows, Pairs, mean_recall_at_1, pair_rows
-from densecap_search.files import check_writable, json_text, write_json, write_text
+from densecap_search.files import check_writable, json_lines, write_json, write_text
 from densecap_search.locks import locked
 from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
@@ -36,7 +36,7 @@ from densecap_search.training.distributed import ALONE, Processes, joined
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
 from densecap_search.training.objectives import OBJECTIVES, late_interaction
-from densecap_search.training.run_folder import BEST, CONFIG, LOG, SPLIT, read_split_file, write_splits
+from densecap_search.training.run_folder import BEST, CONFIG, LOG, SPLIT, STOPPED, read_split_file, write_splits
 
 SAVE_SECONDS = 30.0  # runs of a few seconds an epoch do not write the same 100 MB every time
 FUSED = ("cpu", "cuda")  # devices that have a fused AdamW in every version of torch that is allowed
@@ -88,6 +88,11 @@ class _Progress:
     best_epoch: int = 0  # which it was
     plan: Plan | None = None  # of the running epoch
 
+    @property
+    def attempt(self) -> int:
+        """Counted from 1: a loss that is not finite ends one."""
+        return 1 + sum(STOPPED in row for row in self.log)
+
 
 def finetune(
     collection: Collection, config: RunConfig, run: Path, *, resume: bool = False, strict: bool = False,
@@ -96,8 +101,9 @@ def finetune(
     """Fine-tune an encoder on a collection, into a run folder that holds all that is needed to encode.
 
     resume: continue the run that the folder holds; on a CPU in float32 the weights become those of an
-    uninterrupted run. strict: a picture that cannot be read is an error. Under torchrun all processes share the work
-    and the first one writes and speaks.
+    uninterrupted run. Where a loss that is not finite stopped it, it is continued from the end of the epoch before,
+    with the learning rate and precision of ``config``: another attempt, and so called in the log. strict: a picture
+    that cannot be read is an error. Under torchrun all processes share the work and the first one writes and speaks.
     """
     started = time.monotonic()
     config = replace(config, model=config.model.resolved())  # the run is used from other folders too
@@ -126,7 +132,7 @@ def finetune(
         _check_shares(data.batches, processes)
         job = _Job(encoder, train, run, data, trained, processes, talk)
         if resume:
-            job.restore(checkpoint.load_state(run / checkpoint.STATE), collection)
+            job.resume(config, collection)
         else:
             job.begin(config, collection)
             if chosen is not None and processes.first:
@@ -137,6 +143,9 @@ def finetune(
                 job.train_epochs(interruptions)
             except KeyboardInterrupt:
                 talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
+                raise
+            except TrainingStopped as error:
+                job.go_back(str(error))
                 raise
             finally:  # however it ended: the kept weights into the folder, then the state that says they are there
                 job.save_kept()
@@ -229,6 +238,7 @@ class _Job:
         self.rng_state = torch.get_rng_state()  # after the last whole step
         self.unsaved: dict[str, Tensor] | None = None  # the kept checkpoint, while only memory has it
         self.saved = time.monotonic()
+        self.good_step = 0  # up to which the state on the disk goes
 
     @property
     def total_steps(self) -> int:
@@ -276,7 +286,7 @@ class _Job:
             if self.at.plan is None:
                 self.at.plan = self.data.batches.plan(epoch)
             self._train_epoch(epoch, self.at.plan, interruptions)
-            evaluated = self._validate(epoch)
+            evaluated = self._validate_finite(epoch)
             with interruptions.deferred():
                 self._end_epoch(epoch, evaluated, time.monotonic() - started)
 
@@ -298,10 +308,7 @@ class _Job:
                 measured = self._diagnose(batch)
                 value = self._backward(batch)
                 if not math.isfinite(value):
-                    raise TrainingStopped(
-                        f"the loss became {value} at step {self.at.step + 1}; the last good checkpoint is in "
-                        f"{self.run}; try a lower learning rate or --precision fp32"
-                    )
+                    raise TrainingStopped(f"the loss became {value} at step {self.at.step + 1}; {self._advice()}")
                 with interruptions.deferred():
                     self._update()
                     self.at.step += 1
@@ -310,6 +317,24 @@ class _Job:
                     self.at.log.extend(measured)
                     self.rng_state = torch.get_rng_state()
                 advance(1)
+
+    def _validate_finite(self, epoch: int) -> Evaluated | None:
+        """Validate; weights that give no numbers, which a finite loss may lead to, are not taken for good."""
+        broken = next((name for name, value in self.trained.items() if not torch.isfinite(value).all()), None)
+        if broken is not None:
+            raise TrainingStopped(f"{broken} was no longer finite after step {self.at.step}; {self._advice()}")
+        try:
+            return self._validate(epoch)
+        except ModelError as error:
+            raise TrainingStopped(f"after step {self.at.step} {error}; {self._advice()}") from error
+
+    def _advice(self) -> str:
+        found = f"the last good checkpoint is in {self.run}; "
+        if self.at.step == self.good_step:  # the same weights and the same batch: whatever the rate, the same loss
+            return found + ("try --resume --precision fp32, or train anew into another folder with a lower learning "
+                            "rate")
+        return found + (f"go on from step {self.good_step} with --resume and a lower --lr (it was "
+                        f"{self.train.lr:g}) or --precision fp32")
 
     def _backward(self, batch: Batch) -> float:
         """Leave the gradient of the whole batch, of all processes, in the parameters; returns the loss."""
@@ -426,18 +451,21 @@ class _Job:
         if evaluated is not None and better:
             self.at.best, self.at.best_epoch = evaluated.mean_recall_at_1, epoch
         row = {
-            "epoch": epoch, "step": self.at.step, "loss": loss,
+            "epoch": epoch, "attempt": self.at.attempt, "step": self.at.step, "loss": loss,
             "lr": self.optimizer.param_groups[0]["lr"] if epoch else 0.0,
             "logit_scale": self.encoder.logit_scale().item(), "seconds": round(seconds, 2),
             "weights": "average" if self.average and epoch else "trained",
             "val": dict(evaluated.figures) if evaluated else None,
         }
         self.at.log.append(row)
-        if self.writes:
-            write_text(self.run / LOG, "".join(json_text(line) + "\n" for line in self.at.log))
-            if self.train.tensorboard:
-                plots.write_tensorboard(self.run, row)
+        self._write_log()
+        if self.writes and self.train.tensorboard:
+            plots.write_tensorboard(self.run, row)
         return row
+
+    def _write_log(self) -> None:
+        if self.writes:
+            write_text(self.run / LOG, json_lines(self.at.log))
 
     def _write_best(self) -> None:
         """Beside the weights, which it describes: what only memory and state.pt have is not in it."""
@@ -502,9 +530,31 @@ class _Job:
             "kept": self.unsaved, "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
             "rng": self.rng_state, "processes": self.processes.count,
         }, self.run / checkpoint.STATE)
+        self.good_step = at.step
 
-    def restore(self, state: Mapping[str, Any], collection: Collection) -> None:
-        """Continue where :meth:`save_state` left off."""
+    def resume(self, config: RunConfig, collection: Collection) -> None:
+        """Continue where :meth:`save_state` left off; after :meth:`go_back` with the rate and precision of config."""
+        state = checkpoint.load_state(self.run / checkpoint.STATE)
+        self._check_resumed(state, collection)
+        self._restore(state)
+        if STOPPED in self.at.log[-1]:
+            self.at.log.append({"attempt": self.at.attempt, "step": self.at.step, "lr": self.train.lr,
+                                "precision": self.encoder.precision})
+            self._write_log()
+            if self.writes:
+                write_text(self.run / CONFIG, settings.to_yaml(config))
+        self.talk.say(f"continuing {self.run} after step {self.at.step} of {self.total_steps}")
+
+    def go_back(self, reason: str) -> None:
+        """To the last state on the disk: the weights as they are have led to no good."""
+        if not self.writes:
+            return
+        attempt, step = self.at.attempt, self.at.step
+        self._restore(checkpoint.load_state(self.run / checkpoint.STATE))
+        self.at.log.append({"attempt": attempt, "step": step, STOPPED: reason})
+        self._write_log()
+
+    def _check_resumed(self, state: Mapping[str, Any], collection: Collection) -> None:
         before = state.get("processes", self.processes.count)
         if before != self.processes.count:
             raise RunError(f"{self.run} was begun by {before} processes and cannot be continued by "
@@ -514,12 +564,15 @@ class _Job:
             raise RunError(f"{self.run / SPLIT} is missing or damaged: the run cannot be continued; train anew")
         if saved["collection"] != collection.fingerprint():
             raise RunError(f"{collection.name} has changed since {self.run} was begun; train anew into another folder")
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         with torch.no_grad():
             for name, value in {**self.trained, "logit_scale": self.encoder.model.logit_scale}.items():
                 value.copy_(state["weights"][name])
         self.average = {name: value.to(self.encoder.device) for name, value in state["average"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # none where an attempt without fp16 came before
+            self.scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["rng"])
         self.rng_state, self.unsaved = state["rng"], state["kept"]
         self.at = _Progress(
@@ -527,7 +580,7 @@ class _Job:
             state["kept_epoch"], state["best"], state.get("best_epoch", state["kept_epoch"]),
             None if state["plan"] is None else Plan.from_tensors(state["plan"]),
         )
-        self.talk.say(f"continuing {self.run} after step {self.at.step} of {self.total_steps}")
+        self.good_step = self.at.step
 
     def draw_curves(self) -> None:
         """Loss, learning rate, validation and saturation as pictures."""

@@ -11,6 +11,7 @@ from densecap_search.collection.splits import Splits
 from densecap_search.files import write_json
 
 LOG, BEST, CONFIG, SPLIT = "log.jsonl", "best.json", "config.yaml", "split.json"
+STOPPED = "stopped"  # in a line of the log: why an attempt ended whose loss was no longer finite
 
 
 def write_splits(run: Path, splits: Splits, seed: int, collection: Collection) -> None:
@@ -37,3 +38,12 @@ def read_split_file(run: Path) -> dict[str, Any] | None:
         return saved
     except (OSError, json.JSONDecodeError):
         return None
+
+
+def was_stopped(run: Path) -> bool:
+    """Whether the last attempt ended by a loss that was not finite, and none has begun since."""
+    try:
+        last = json.loads((run / LOG).read_text(encoding="utf-8").splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return False
+    return isinstance(last, dict) and STOPPED in last

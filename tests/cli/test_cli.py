@@ -139,6 +139,24 @@ def test_resuming_with_other_settings_names_the_difference(photos: Path, tiny_ru
     assert (tmp_path / "run" / "log.jsonl").read_text() == log
 
 
+def test_a_run_that_a_loss_stopped_takes_another_rate_and_nothing_else(photos: Path, tiny_run: Path, tmp_path: Path, monkeypatch):
+    from densecap_search.training import loop
+
+    original = loop._Job.loss_of
+    monkeypatch.setattr(loop._Job, "loss_of", lambda self, *batch: original(self, *batch) * (
+        float("nan") if self.at.step == 4 and self.train.lr > 0.5 else 1.0))
+    words = ["finetune", photos, "--model", tiny_run, "--tune", "heads", "--objective", "hn_clip", "--epochs", "2", "--batch-size", "8",
+             "--lr", "1", "-o", tmp_path / "run"]
+    assert "--resume and a lower --lr" in run(*words, code=1).output
+    again = ["finetune", photos, "--resume", "-o", tmp_path / "run"]
+    done = run(*again, "--lr", "0.001", "--epochs", "3", code=1)
+    assert "--resume continues the run as it was begun, where train.epochs is 2, not 3" in done.output
+    assert "train.lr" not in done.output
+    assert "continuing" in run(*again, "--lr", "0.001").output
+    done = run(*again, "--lr", "0.01", code=1)  # an attempt that nothing stopped goes on as it was begun
+    assert "where train.lr is 0.001, not 0.01" in done.output
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     (["finetune", "nowhere", "-o", "r"], "nowhere does not exist; give a folder of pictures or a CSV, TSV, JSONL or JSON table"),
     (["finetune", "{photos}", "-o", "r", "--set", "train.gama=1"], "unknown key train.gama; known keys here: batch_size, batches, "),

@@ -142,10 +142,68 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_last_good_c
         float("nan") if next(calls) == 4 else 1.0))
     with pytest.raises(TrainingStopped, match=r"the loss became nan at step 5; the last good checkpoint is in .*run"):
         finetune(collection, settings(tiny_run, checkpoint="last", epochs=3), tmp_path / "run", talk=SILENT)
-    assert [row["epoch"] for row in log(tmp_path / "run")] == [0, 1]
+    assert [row["epoch"] for row in log(tmp_path / "run") if "epoch" in row] == [0, 1]
     kept = weights(tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in kept.values())
     assert not torch.equal(kept["visual.proj"], load_file(tiny_run / "weights.safetensors")["visual.proj"])
+
+
+def stop_by_nan(monkeypatch, at: int) -> None:
+    """From that call of the loss on (counted from 0) it is no number, while the rate is as high as it was."""
+    calls, original = iter(range(1000)), loop._Job.loss_of
+    monkeypatch.setattr(loop._Job, "loss_of", lambda self, *batch: original(self, *batch) * (
+        float("nan") if next(calls) >= at and self.train.lr > 0.5 else 1.0))
+
+
+def test_after_a_loss_that_is_no_number_a_lower_rate_goes_on_from_the_end_of_the_epoch_before(
+    collection, tiny_run, tmp_path: Path, monkeypatch
+):
+    """3 steps an epoch; the loss of step 5 is no number. Expected: an epoch at the high rate, then two at the low one."""
+    high, low = (settings(tiny_run, lr=lr, checkpoint="last", epochs=3) for lr in (1.0, 1e-3))
+    stop_by_nan(monkeypatch, at=4)
+    with pytest.raises(TrainingStopped, match=r"the loss became nan at step 5; .* go on from step 3 with --resume and a lower --lr \(it was 1\)"):
+        finetune(collection, high, tmp_path / "run", talk=SILENT)
+    after_one_epoch = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert after_one_epoch["step"] == 3
+    finetune(collection, low, tmp_path / "run", resume=True, talk=SILENT)
+
+    rows = log(tmp_path / "run")
+    assert [(row["attempt"], row.get("epoch"), row["step"]) for row in rows] == [
+        (1, 0, 0), (1, 1, 3), (1, None, 4), (2, None, 3), (2, 2, 6), (2, 3, 9)]
+    assert "the loss became nan at step 5" in rows[2]["stopped"]
+    assert rows[3] == {"attempt": 2, "step": 3, "lr": 1e-3, "precision": "fp32"}
+    assert load_config(tmp_path / "run" / "config.yaml").train.lr == 1e-3
+    rates = [learning_rate(step, 9, 1e-3, low.train.warmup) for step in (5, 8)]
+    assert [row["lr"] for row in rows[4:]] == pytest.approx(rates)
+    moved = weights(tmp_path / "run")["visual.proj"] - after_one_epoch["weights"]["visual.proj"]
+    assert 0 < moved.abs().max() <= 6 * 1e-3 * 1.5  # AdamW moves a weight by about its rate a step
+
+
+def test_a_stop_at_the_first_step_after_the_last_state_does_not_advise_another_rate(collection, tiny_run, tmp_path, monkeypatch):
+    stop_by_nan(monkeypatch, at=3)
+    with pytest.raises(TrainingStopped, match=r"nan at step 4; .* try --resume --precision fp32, or train anew into another"):
+        finetune(collection, settings(tiny_run, lr=1.0), tmp_path / "run", talk=SILENT)
+
+
+@pytest.mark.parametrize(("bad", "sentence"), [
+    (math.nan, r"visual.proj was no longer finite after step 6; "), (3e38, r"after step 6 the model returns vectors that are not finite")])
+def test_weights_that_give_no_numbers_after_an_epoch_are_not_saved(
+    collection, tiny_run, tmp_path, monkeypatch, bad: float, sentence: str
+):
+    """As a gradient that is no number leaves them, where the loss was one."""
+    original = loop._Job._update
+
+    def update(job) -> None:
+        original(job)
+        if job.at.step == 5:
+            job.trained["visual.proj"].data.fill_(bad)
+
+    monkeypatch.setattr(loop._Job, "_update", update)
+    with pytest.raises(TrainingStopped, match=sentence + r".* go on from step 3"):
+        finetune(collection, settings(tiny_run, epochs=3), tmp_path / "run", talk=SILENT)
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert state["step"] == 3
+    assert state["weights"]["visual.proj"].abs().max() < 10
 
 
 def test_the_zero_shot_model_may_win(collection, tiny_run, tmp_path: Path):
