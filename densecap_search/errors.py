@@ -44,4 +44,4 @@ class IndexMismatch(DensecapError):
 
 
 class FolderBusy(DensecapError):
-    """A folder that another process is writing."""
+    """A folder or a file that another process is writing."""

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from densecap_search.errors import DensecapError
+from densecap_search.errors import DensecapError, FolderBusy
 from densecap_search.locks import try_lock
 
 HASH_BYTES = 16  # 128 bits: no accidental collision in any archive that fits on disks
@@ -139,6 +139,35 @@ def read_bytes(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than the {limit / 1e6:,.0f} MB that are read of such a file", str(path))
     return data
+
+
+def append_line(path: Path, line: str, *, most_bytes: int, wait: float = 5.0) -> None:
+    """Add a line of UTF-8 text to a file that several processes write, whole or not at all; it is on the disk then.
+
+    A line that a killed process left unfinished is ended first. wait: seconds for the others' turns. most_bytes: of the
+    file with the line in it. Errors: FolderBusy, DensecapError where it is full, OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+        _check_regular(os.fstat(descriptor), path)
+        until = time.monotonic() + wait
+        while try_lock(descriptor) is False:  # until the file is closed
+            if time.monotonic() >= until:
+                raise FolderBusy(f"{path} is being written by another process; try again in a moment")
+            time.sleep(0.01)
+        size = file.seek(0, os.SEEK_END)
+        data = line.encode("utf-8", "surrogatepass") + b"\n"
+        if size:
+            file.seek(size - 1)
+            data = (b"" if file.read(1) == b"\n" else b"\n") + data
+        if size + len(data) > most_bytes:
+            raise DensecapError(f"{path} has reached the {most_bytes / 1e6:,.0f} MB that are kept there; rename it, "
+                                "and a new one is begun")
+        if file.write(data) != len(data):  # a full disk
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(descriptor)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

@@ -7,11 +7,15 @@ import io
 import json
 import math
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from densecap_search.files import csv_text, json_text, open_file, read_bytes, write_json
+from densecap_search.errors import DensecapError, FolderBusy
+from densecap_search.files import append_line, csv_text, json_text, open_file, read_bytes, write_json
+from densecap_search.locks import try_lock
 from densecap_search.talk import printable
 
 ODD = ["\ud83d alone", os.fsdecode(b"caf\xe9.jpg"), "\x1b[31mred", "\x9b2J", "line\nend\r", "U+2028 \u2028", "\U0001f600"]
@@ -70,3 +74,48 @@ def test_inert_cells_are_texts_that_begin_as_formulas_do():
     assert csv_text(["=a"], [cells], inert=True) == (
         "'=a\r\n'=1+1,'+1,'-1,'@SUM(A1),'\tx,\"'\rx\",a=1,'=1, =1,,-1,-0.5,,a-b\r\n")
     assert csv_text(["=a"], [cells]) == "=a\r\n=1+1,+1,-1,@SUM(A1),\tx,\"\rx\",a=1,'=1, =1,,-1,-0.5,,a-b\r\n"
+
+
+def test_lines_of_several_writers_are_all_there_and_none_is_mixed(tmp_path: Path):
+    path = tmp_path / "lines"
+    lines = [[f"{writer} {number} " + "x" * 5000 for number in range(20)] for writer in range(4)]
+    writers = [threading.Thread(target=lambda own=own: [append_line(path, line, most_bytes=1 << 20) for line in own])
+               for own in lines]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(path.read_text().splitlines()) == sorted(line for own in lines for line in own)
+
+
+def test_a_line_that_was_left_unfinished_is_ended_before_the_next(tmp_path: Path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"whole\nhal")
+    append_line(path, "next", most_bytes=100)
+    assert path.read_bytes() == b"whole\nhal\nnext\n"
+
+
+def test_a_full_file_takes_no_line_and_stays_as_it_was(tmp_path: Path):
+    append_line(tmp_path / "lines", "1234", most_bytes=10)
+    append_line(tmp_path / "lines", "5678", most_bytes=10)
+    with pytest.raises(DensecapError, match="rename it, and a new one is begun"):
+        append_line(tmp_path / "lines", "", most_bytes=10)
+    assert (tmp_path / "lines").read_text() == "1234\n5678\n"
+
+
+def test_who_waits_too_long_for_another_writer_is_told(tmp_path: Path):
+    path = tmp_path / "lines"
+    with path.open("wb") as other:
+        assert try_lock(other.fileno())
+        began = time.monotonic()
+        with pytest.raises(FolderBusy, match="written by another process"):
+            append_line(path, "x", most_bytes=10, wait=0.05)
+        assert time.monotonic() - began >= 0.05
+    append_line(path, "x", most_bytes=10)
+    assert path.read_text() == "x\n"
+
+
+def test_a_line_is_not_put_into_a_pipe(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe, a socket or a device"):
+        append_line(tmp_path / "pipe", "x", most_bytes=10)

@@ -210,14 +210,17 @@ def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed:
               "reached, of a proxy or on the network; may be given several times.")
 @click.option("--show-paths/--hide-paths", "paths", default=None, help="Whether the page shows whole paths of pictures "
               "or only from the archive's folder on. Default: whole on this machine, else not.")
+@click.option("--edit/--no-edit", "edit", default=None, help="Whether the page keeps what people teach it, beside the "
+              "index: which picture they meant. Default: where it is open to this machine only, without --allow-host.")
 @long_text_option
 def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, host: str,
           port: int, auth_file: Path | None, auth: str | None, no_auth: bool, allowed: tuple[str, ...],
-          paths: bool | None, long_text: str | None) -> None:
+          paths: bool | None, edit: bool | None, long_text: str | None) -> None:
     """Open a page that searches an index, and the same as a JSON API.
 
     \b
     densecap serve indexes/mine
+    densecap serve indexes/mine --no-edit
     densecap serve indexes/mine --host 0.0.0.0 --port 8080 --auth-file users.txt --allow-host pictures.lan
     """
     from densecap_search.ui import access, server
@@ -234,7 +237,12 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
 
     live = LiveIndex(lambda: open_searcher(index_folder, model=model, device=device, long_text=long_text))
     shown_paths = access.is_loopback(host) if paths is None else paths
-    app = build_app(live, access.make_access(host, allowed, users), paths=shown_paths)
+    editing = access.may_edit(host, allowed, edit)
+    app = build_app(live, access.make_access(host, allowed, users), paths=shown_paths, edit=editing)
     click.echo(f"{live.shown.count} pictures; open {server.address(sock)} (Ctrl-C ends)", err=True)
     click.echo(access.open_to(host, users, shown_paths), err=True)
+    if editing:
+        from densecap_search.collection.feedback import feedback_file
+
+        click.echo(f"answers to searches are kept in {feedback_file(index_folder)} (--no-edit keeps none)", err=True)
     server.serve(app, sock)

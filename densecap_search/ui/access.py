@@ -95,6 +95,11 @@ def check_open(host: str, users: Mapping[str, str], no_auth: bool) -> None:
                           f"or {AUTH_VARIABLE}=USER:PASSWORD, or that everybody may with --no-auth")
 
 
+def may_edit(host: str, allowed: Iterable[str], asked: bool | None) -> bool:
+    """Whether what people teach is kept: as asked for, else where only this machine asks, not through a proxy."""
+    return is_loopback(host) and not list(allowed) if asked is None else asked
+
+
 def open_to(host: str, users: Mapping[str, str], paths: bool) -> str:
     """One sentence: who reaches the page, who may log in, and whether paths are shown."""
     who = "this machine only" if is_loopback(host) else f"everyone who reaches {host_name(host)} of this machine"

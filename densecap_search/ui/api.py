@@ -1,4 +1,5 @@
-"""The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export."""
+"""The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export,
+feedback."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
@@ -27,6 +28,7 @@ from densecap_search.ui import export, finding
 from densecap_search.ui.batching import Batcher, Busy
 from densecap_search.ui.gallery import Gallery
 from densecap_search.ui.live import LiveIndex
+from densecap_search.ui.teaching import Teaching
 
 PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
 MOST_PAGE, MOST_BASKET = 200, 5_000
@@ -97,7 +99,7 @@ class WindowReply(BaseModel):
 
 
 class IndexReply(BaseModel):
-    """What is searched, and by which model."""
+    """What is searched, and by which model. edit: whether answers to searches are kept."""
 
     name: str
     pictures: int
@@ -107,6 +109,7 @@ class IndexReply(BaseModel):
     examples: list[str]
     paths: bool
     problem: str
+    edit: bool
 
 
 class HealthReply(BaseModel):
@@ -135,6 +138,23 @@ class BasketRequest(BaseModel):
     items: list[BasketItem] = Field(max_length=MOST_BASKET)
 
 
+class AnswerRequest(BaseModel):
+    """What somebody says of the hits of a caption: this picture is the one, none of them is, or neither after all."""
+
+    model_config = ConfigDict(extra="forbid")
+    caption: str = Field(min_length=1, max_length=finding.MOST_LETTERS)
+    answer: Literal["this", "none", "undo"]
+    picture: str | None = Field(None, max_length=80)
+    rank: int | None = Field(None, ge=1, le=finding.MOST_HITS)
+    hits: int = Field(0, ge=0, le=finding.MOST_HITS, description="that were looked at")
+
+
+class AnswerReply(BaseModel):
+    """The name of the file, beside the index, in which the answer is kept now."""
+
+    file: str
+
+
 def most_bytes(path: str) -> int:
     """How large the body of a request to a path may be."""
     return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
@@ -142,19 +162,24 @@ def most_bytes(path: str) -> int:
 
 @dataclass
 class Service:
-    """What the routes share: the index, the queue of searches, the threads that make pictures small."""
+    """What the routes share: the index, the queue of searches, the threads that make pictures small.
+
+    teaching: what keeps the answers of people; None where nobody may give any.
+    """
 
     live: LiveIndex
     paths: bool
     searches: Batcher[finding.Query, finding.Found]
     copying: ThreadPoolExecutor
+    teaching: Teaching | None = None
     copies_waiting: int = 0
 
     @classmethod
-    def of(cls, live: LiveIndex, *, paths: bool) -> Service:
-        """For an index; paths: whether whole paths may be seen."""
+    def of(cls, live: LiveIndex, *, paths: bool, edit: bool = False) -> Service:
+        """For an index; paths: whether whole paths may be seen; edit: whether answers to searches are kept."""
         searches: Batcher[finding.Query, finding.Found] = Batcher(lambda asked: finding.answer(live.shown, asked))
-        return cls(live, paths, searches, ThreadPoolExecutor(default_workers(), thread_name_prefix="copies"))
+        return cls(live, paths, searches, ThreadPoolExecutor(default_workers(), thread_name_prefix="copies"),
+                   Teaching(live.folder) if edit else None)
 
     async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
         """The hits behind ``offset``, unless who asked goes away."""
@@ -201,6 +226,7 @@ def make_api(service: Service) -> FastAPI:
     _add_searching(api, service)
     _add_about(api, service)
     _add_pictures(api, service)
+    _add_teaching(api, service)
     api.mount("/page", StaticFiles(directory=STATIC), name="page")
     return api
 
@@ -246,7 +272,7 @@ def _add_about(api: FastAPI, service: Service) -> None:
         return IndexReply(
             name=service.live.folder.resolve().name, pictures=shown.count, model=encoder.name,
             context_length=encoder.context_length, generation=shown.generation, examples=list(shown.examples),
-            paths=service.paths, problem=service.live.problem,
+            paths=service.paths, problem=service.live.problem, edit=service.teaching is not None,
         )
 
     @api.get("/api/health", response_model=HealthReply, summary="Whether searches are answered")
@@ -284,6 +310,32 @@ def _add_pictures(api: FastAPI, service: Service) -> None:
             return StreamingResponse(parts, media_type=export.FORMATS[format], headers=headers)
         text = export.as_csv(table) if format == "csv" else export.as_jsonl(table)
         return Response(text.encode("utf-8", "backslashreplace"), media_type=export.FORMATS[format], headers=headers)
+
+
+def _add_teaching(api: FastAPI, service: Service) -> None:
+    @api.post("/api/feedback", response_model=AnswerReply, summary="Keep what somebody says of the hits",
+              dependencies=[Depends(_written_as_json)])
+    async def feedback(body: AnswerRequest) -> AnswerReply:
+        teaching = _teaching_of(service)
+        await asyncio.to_thread(teaching.keep, service.live.shown, body.caption, body.answer, body.picture, body.rank,
+                                body.hits)
+        return AnswerReply(file=teaching.feedback.name)
+
+
+def _teaching_of(service: Service) -> Teaching:
+    if service.teaching is None:
+        raise _ClosedError("nothing is kept here; densecap serve --edit lets people teach")
+    return service.teaching
+
+
+async def _written_as_json(request: Request) -> None:
+    """What other pages can have a browser send without asking first is no JSON."""
+    if not request.headers.get("content-type", "").lower().startswith("application/json"):
+        raise DensecapError("send JSON, as content-type application/json")
+
+
+class _ClosedError(DensecapError):
+    """What this server does not do."""
 
 
 class _GoneError(Exception):
@@ -329,7 +381,7 @@ async def _sentence(_: Request, error: Exception) -> Response:
         return _refused(503, str(error), {"retry-after": "1"})
     if isinstance(error, RequestValidationError):
         return _refused(422, "; ".join(_told(one) for one in error.errors()[:3]))
-    return _refused(422, str(error))
+    return _refused(403 if isinstance(error, _ClosedError) else 422, str(error))
 
 
 def _told(error: Mapping[str, Any]) -> str:

@@ -25,9 +25,11 @@ with without_proxies():  # it makes a client as it is imported, which fails unde
 _FONTS, _MONO = ("system-ui", "sans-serif"), ("ui-monospace", "monospace")
 
 
-def build_app(live: LiveIndex, access: Access, *, paths: bool) -> Guard:
-    """Everything that a server serves for one index, behind its guard. paths: whether whole paths may be seen."""
-    api = make_api(Service.of(live, paths=paths))
+def build_app(live: LiveIndex, access: Access, *, paths: bool, edit: bool = False) -> Guard:
+    """Everything that a server serves for one index, behind its guard. paths: whether whole paths may be seen; edit:
+    whether what people teach is kept.
+    """
+    api = make_api(Service.of(live, paths=paths, edit=edit))
     asyncio.run(_mount_page(api))
     return Guard(api, access, most_bytes)
 

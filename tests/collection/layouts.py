@@ -11,6 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from densecap_search.files import hash_file
+
 HARD_CAPTIONS = (
     "a, b; c\td|e", 'he said "go"', "first paragraph\n\nsecond paragraph", '"', "Müller-Straße, 東京 🚌",
     "x" * 5000, "line\u2028separator", "  spaces around  ", "carriage\r\nreturn",
@@ -259,10 +261,20 @@ def lay_webdataset(folder: Path) -> tuple[Path, Expected]:
     return folder, expected
 
 
+def lay_feedback(folder: Path) -> tuple[Path, Expected]:
+    make_images(folder, "a/1.jpg", "a/2.jpg")
+    ours = [{"densecap": "feedback", "answer": "this", "query": f"query {number}", "image": str(path), "hash": hash_file(path)}
+            for number, path in enumerate(sorted((folder / "a").iterdir()), start=1)]
+    split = ["test" if int(row["hash"][:8], 16) % 5 < 2 else "train" for row in ours]
+    return write_lines(folder / "mine.feedback.jsonl", ours), {
+        "a/1.jpg": (("query 1",), split[0]), "a/2.jpg": (("query 2",), split[1])}
+
+
 LAYOUTS: dict[str, Callable[[Path], tuple[Path, Expected]]] = {
     "parquet": lay_parquet, "arrow": lay_arrow, "excel": lay_excel, "label-studio": lay_label_studio, "cvat": lay_cvat,
     "captions-by-name": lay_captions_by_name, "flickr-tokens": lay_flickr_tokens, "webdataset": lay_webdataset, "imagefolder": lay_imagefolder, "dci": lay_dci,
     "urban1k": lay_urban1k, "folder": lay_folder, "embedded": lay_embedded, "coco": lay_coco, "karpathy": lay_karpathy,
     "docci": lay_docci, "goal": lay_goal, "sharegpt4v": lay_sharegpt4v, "vg-paragraphs": lay_vg_paragraphs,
+    "feedback": lay_feedback,
     "localized-narratives": lay_localized_narratives, "json": lay_json, "jsonl": lay_jsonl, "csv": lay_csv,
 }

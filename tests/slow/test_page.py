@@ -163,6 +163,34 @@ def test_axe_finds_nothing_serious_on_the_empty_page_the_hits_and_a_picture(open
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_which_picture_was_meant_is_told_by_keyboard_kept_and_taken_back(open_page, archive: Path, width: str):
+    page, kept = open_page(width), archive / "index.feedback.jsonl"
+    kept.unlink(missing_ok=True)
+
+    def answers() -> list[tuple[str, str | None]]:
+        lines = [json.loads(line) for line in kept.read_text().splitlines()]
+        return [(line["answer"], line.get("image") and Path(line["image"]).name) for line in lines]
+
+    assert not page.tab.locator(".none button").is_visible()
+    page.search(CAPTION)
+    second = page.names()[1]
+    page.tab.locator(".card .meant").nth(1).press("Enter")
+    page.until("document.querySelector('#message').textContent === 'Kept in index.feedback.jsonl, beside the index.'")
+    page.tab.click("#grid .open >> nth=1")
+    assert page.tab.locator("#lightbox .meant").get_attribute("aria-pressed") == "true"
+    page.tab.click("#lightbox .meant")
+    page.until("document.querySelector('.card:nth-child(2) .meant').ariaPressed === 'false'")
+    page.tab.press("#lightbox", "Escape")
+    page.all_cards(26)
+    page.tab.get_by_role("button", name="None of these").click()
+    page.until("document.querySelector('.none button').ariaPressed === 'true'")
+    assert answers() == [("this", second), ("undo", second), ("none", None)]
+    page.search("something else")
+    assert page.tab.locator("[aria-pressed=true]").count() == 0
+    assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_mode_required_words_and_filter_are_asked_by_keyboard_and_kept_in_the_address(open_page, width: str, tmp_path: Path):
     page = open_page(width)
     if width == "phone":

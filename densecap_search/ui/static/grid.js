@@ -2,7 +2,7 @@
 
 import { el, firstLine } from "./dom.js";
 
-export function grid({ onopen, onkeep, iskept, onmore }) {
+export function grid({ onopen, onkeep, iskept, onmore, below = () => null }) {
   const list = el("ol", { id: "grid", "aria-label": "Hits" });
   const more = el("button", { type: "button", id: "more", hidden: true, onclick: onmore }, "Show more");
   new IntersectionObserver((seen) => {
@@ -21,7 +21,7 @@ export function grid({ onopen, onkeep, iskept, onmore }) {
     add(found, { rest }) {
       for (const hit of found) {
         const number = hits.push(hit) - 1;
-        list.append(card(hit, () => onopen(number), onkeep, iskept(hit)));
+        list.append(card(hit, () => onopen(number), onkeep, iskept(hit), below(hit)));
       }
       more.hidden = !rest;
     },
@@ -52,7 +52,7 @@ export function facts(hit) {
   return `${hit.rank}${score}${hit.strength ? ` · ${hit.strength}` : ""}`;
 }
 
-function card(hit, onopen, onkeep, kept) {
+function card(hit, onopen, onkeep, kept, below) {
   const keep = el("button", { type: "button", className: "keep", onclick: () => onkeep(hit) });
   keep.dataset.id = hit.picture;
   markKept(keep, kept, hit);
@@ -62,7 +62,7 @@ function card(hit, onopen, onkeep, kept) {
       el("span", { className: "facts" }, facts(hit)),
       el("span", { className: "name", title: hit.name }, hit.name),
       el("span", { className: "line" }, firstLine(hit.caption))),
-    keep);
+    keep, below);
 }
 
 function markKept(button, kept) {

@@ -6,7 +6,7 @@ import { facts, picture } from "./grid.js";
 
 const NEIGHBOURS = 9; // with the picture itself
 
-export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar }) {
+export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, below = () => null }) {
   let number = 0, asking;
   const frame = el("div", { className: "large", tabIndex: 0, role: "group", "aria-label": "Picture" });
   const side = el("div", { className: "side" });
@@ -68,7 +68,7 @@ export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar }) {
       el("h2", {}, facts(hit)), el("p", { className: "path" }, hit.path),
       el("p", { className: "actions" }, copy,
         el("a", { href: `/pictures/${hit.picture}/original`, target: "_blank", rel: "noopener" }, "Original"), keep,
-        el("button", { type: "button", onclick: () => { dialog.close(); onsimilar(hit); } }, "Search by it")),
+        el("button", { type: "button", onclick: () => { dialog.close(); onsimilar(hit); } }, "Search by it"), below(hit)),
       el("p", { className: "whole" }, hit.caption || "(no caption)"),
     ];
   }

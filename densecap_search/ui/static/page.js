@@ -8,6 +8,7 @@ import { el } from "./dom.js";
 import { grid } from "./grid.js";
 import { lightbox } from "./lightbox.js";
 import { fromAddress, past, toAddress } from "./past.js";
+import { teach } from "./teach.js";
 
 const PAGE = 24, MOST_LETTERS = 20_000, MOST_BYTES = 32 * 2 ** 20;
 const LOOK = 15_000; // ms between two looks whether the index has changed
@@ -25,9 +26,11 @@ function makePage(about) {
   const box = captionBox({ most: MOST_LETTERS, onsearch: byCaption });
   const narrow = conditions();
   const kept = basket({ key: about.name, onchange: (hit, yes) => hits.mark(hit, yes), onproblem: say });
-  const hits = grid({ onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
+  const teaching = teach({ onkept: say, onproblem: say });
+  const below = (hit) => about.edit ? teaching.button(hit) : null;
+  const hits = grid({ below, onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
-  const large = lightbox({ hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
+  const large = lightbox({ below, hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name), onsimilar: (hit) => byHit(hit.picture, hit.name) });
   const before = past({ key: about.name, onchoose: (caption) => { box.value = caption; byCaption(); } });
   const empty = welcome(about, (caption) => { box.value = caption; byCaption(); });
@@ -41,6 +44,7 @@ function makePage(about) {
     current = query;
     large.close();
     hits.clear();
+    teaching.begin(query.caption || "", hits.hits);
     empty.hidden = true;
     say("Searching…");
     await load(0);
@@ -65,6 +69,7 @@ function makePage(about) {
       const found = await current.ask(offset, signal);
       if (signal.aborted) return;
       hits.add(found.hits, { rest: found.hits.length > 0 && hits.hits.length + found.hits.length < found.total });
+      if (about.edit && found.hits.length) teaching.found();
       if (!offset || found.hits.length) say(offset ? found.message.replace(/^[\d,]+/, "1") : found.message);
       changed(found.generation, found.total);
     } catch (error) {
@@ -79,7 +84,7 @@ function makePage(about) {
     if (!caption.trim() && !asked.must && !asked.where) return say("Describe the picture you look for.");
     toAddress({ caption, ...asked });
     if (caption.trim()) before.add(caption);
-    return search({ name: caption.trim() ? caption : asked.must || asked.where, ask: (offset, signal) =>
+    return search({ caption: caption.trim(), name: caption.trim() ? caption : asked.must || asked.where, ask: (offset, signal) =>
       askJson("/api/search", { body: { caption, ...asBody(asked), count: PAGE, offset }, signal }) });
   }
 
@@ -106,6 +111,7 @@ function makePage(about) {
       asking?.abort();
       large.close();
       hits.clear();
+      teaching.begin("", hits.hits);
       hits.busy(false);
       empty.hidden = false;
       say("");
@@ -149,7 +155,7 @@ function makePage(about) {
   requestAnimationFrame(box.focus);
   return el("div", { className: "page" },
     el("header", {}, title, el("p", { id: "about" }, `${about.name} · ${about.model}`, about.problem ? ` · ${about.problem}` : "")),
-    el("div", { className: "left" }, form, before.element), el("div", { className: "right" }, empty, hits.element),
+    el("div", { className: "left" }, form, before.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
     kept.element, large.element);
 }
 
