@@ -19,6 +19,7 @@ from densecap_search.errors import ConfigError
 from densecap_search.files import read_bytes
 
 OBJECTIVE_NAMES = ("auto", "info_nce", "hn_clip", "constant_margin", "label_smoothing", "siglip")
+STORE_NAMES = ("milvus:",)  # how an index in a store is named in place of its folder
 INDEX_NAMES = ("flat", "hnsw", "ivf", "ivfpq", "sq8", "fp16")
 MARGIN_KEYS = frozenset({"train.gamma", "train.gamma_warmup", "train.similarity", "train.guard"})  # mean hn_clip
 SIMILARITIES = ("live", "frozen", "centred")

@@ -35,6 +35,10 @@ class IndexFolderError(DensecapError):
     """An index folder that cannot be read or written."""
 
 
+class StoreError(DensecapError):
+    """A store that holds an index's vectors and does not answer, or holds something else than the index says."""
+
+
 class NewerIndex(IndexFolderError):
     """An index that only a newer version can read."""
 

@@ -16,7 +16,7 @@ ORDER = (("cli",), ("ui",), ("workflows",), ("experiments",), ("training",), ("e
          ("embedding",), ("model",), ("pages",), ("collection", "scenes"), ("config", "errors", "files", "locks", "talk"))
 ONLY_IN = {
     "faiss": {"retrieval", "embedding/neighbours.py"},
-    "gradio": {"ui/app.py"}, "pyarrow": {"collection/columnar.py", "workflows/publish_index.py"}, "openpyxl": {"collection/columnar.py"},
+    "gradio": {"ui/app.py"}, "pymilvus": {"retrieval/milvus.py"}, "pyarrow": {"collection/columnar.py", "workflows/publish_index.py"}, "openpyxl": {"collection/columnar.py"},
     "open_clip": {"model"}, "timm": {"model"}, "transformers": {"model"}, "peft": {"model"},
     "onnx": {"model"}, "onnxruntime": {"model"}, "tokenizers": {"model"}, "sentence_transformers": {"model"},
     "torch": {"model", "training", "embedding/towers.py"},

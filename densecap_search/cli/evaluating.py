@@ -79,7 +79,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     found = read(collection, reading)
     retained = read(retain) if retain else None
     if index_folder is not None:
-        check_index(index_folder)
+        check_index(str(index_folder))
 
     wanted = [name.strip() for name in split.split(",") if name.strip()]
     if by_captions:

@@ -40,6 +40,9 @@ ASKED_RECALL = 0.95
 @max_pixels_option
 @click.option("--precision", type=click.Choice(config.PRECISIONS), default="auto", show_default=True)
 @click.option("--strict", is_flag=True, help="A picture that cannot be used is an error.")
+@click.option("--store", metavar="STORE", help="Where the vectors go: faiss (files in the index folder) or "
+              "milvus:URI[#NAME], a .db file or http://HOST:PORT; $DENSECAP_MILVUS_TOKEN logs in. Default: where they "
+              "are, faiss for a new index.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--add", is_flag=True, help="Beside the collections that the index holds.")
 @click.option("--name", metavar="NAME", help="What the collection is called in the index. Default: as its folder.")
@@ -51,8 +54,8 @@ ASKED_RECALL = 0.95
 @click.option("--check", is_flag=True, help="Read every byte of the index and say whether it is as it was written.")
 def index(collection: Path | None, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
           device: str, reading: config.Reading, kind: str | None, resize: str | None, max_pixels: int | None,
-          precision: str, strict: bool, dry_run: bool, add: bool, name: str | None, prune: bool, rebuild: bool,
-          undo: bool, listed: bool, remove: str | None, check: bool) -> None:
+          precision: str, strict: bool, store: str | None, dry_run: bool, add: bool, name: str | None, prune: bool,
+          rebuild: bool, undo: bool, listed: bool, remove: str | None, check: bool) -> None:
     """Make an index of a collection or a folder of pictures, or bring it up to date.
 
     Run again, it looks at the files' sizes and times, encodes only pictures that are new or changed, and drops those
@@ -62,6 +65,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     densecap index photos/ --model runs/mine -o indexes/mine
     densecap index photos/ -o indexes/mine --dry-run
     densecap index scans/table.csv -o indexes/mine --add --name scans
+    densecap index photos/ -o indexes/mine --store milvus:http://milvus.lan:19530
     densecap index --list -o indexes/mine
     densecap index --undo -o indexes/mine
     densecap index panoramas/ --model starter --resize pad --max-pixels 600000000 -o indexes/panoramas
@@ -96,7 +100,8 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
         talk.say(f"{model.name}, {encoder.precision}; {len(found)} pictures")
         return encoder
 
-    wanted = Wanted(kind, name, add, prune, rebuild, strict, collection, max_pixels, trust_files=True)
+    wanted = Wanted(kind, name, add, prune, rebuild, strict, collection, max_pixels, trust_files=True,
+                    store=store)
     if dry_run:
         click.echo(f"{output}: {preview_update(found, model, output, wanted, talk=talk)}; nothing was written")
         return
@@ -143,17 +148,21 @@ def _list(output: Path, talk: Talk) -> None:
 
 
 def _described(found: ImageIndex) -> str:
-    return f"{len(found)} pictures by {found.manifest.model.name}, type {found.manifest.index_type}, {found.place.name}"
+    store = f", in {found.manifest.store.place}" if found.manifest.store else ""
+    return (f"{len(found)} pictures by {found.manifest.model.name}, type {found.manifest.index_type}, "
+            f"{found.place.name}{store}")
 
 
 def _undo(output: Path, talk: Talk) -> None:
     from densecap_search.locks import locked
     from densecap_search.retrieval.index import load_index
     from densecap_search.retrieval.index_folder import current_place, undo
+    from densecap_search.retrieval.writing import publish_store
 
     current_place(output)
     with locked(output, "densecap index --undo"):
         undo(output)
+        publish_store(output, load_index(output, talk=talk).manifest)
     click.echo(f"{output} is as it was: {_described(load_index(output, talk=talk))}")
 
 

@@ -93,11 +93,12 @@ def read(path: Path, reading: config.Reading = config.BY_CONTENT, *, strict: boo
     return found
 
 
-def check_index(folder: Path) -> None:
-    """Refuse a folder that holds no index, before anything is loaded to search it."""
+def check_index(place: str) -> None:
+    """Refuse a folder that holds no index, before anything is loaded to search it; a store tells it itself."""
     from densecap_search.retrieval.index_folder import current_place
 
-    current_place(folder)
+    if not place.startswith(config.STORE_NAMES):
+        current_place(Path(place))
 
 
 def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,

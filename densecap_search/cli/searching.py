@@ -70,12 +70,15 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
            device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
+    INDEX is a folder, or the name of a store that holds one, as it was given to `densecap index --store`.
+
     \b
     densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
     densecap search indexes/mine "a red bus" --without people --also 0.5 "rain at night"
     densecap search indexes/mine --must "Inv. 1984.23"
     densecap search indexes/mine "the same room by day" --image night.jpg
     densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv --spreadsheet
+    densecap search milvus:http://milvus.lan:19530#mine "a tram in the rain" --model runs/mine
     densecap search indexes/mine "a tram in the rain" --where "year >= 1990 and place = 'Lyon'" --mode image
     densecap search --server http://127.0.0.1:7860 "a tram in the rain"
     """
@@ -104,9 +107,8 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
         found = ask_server(server, caption or "", k, mode=mode, must=must, where=where)
         _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
         return
-    folder = Path(index_folder)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
-    check_index(folder)
+    check_index(index_folder)
     if where is not None:
         from densecap_search.retrieval.filters import parse_filter
 
@@ -116,7 +118,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
 
     from densecap_search.retrieval.searcher import Narrowed, open_searcher  # torch: not before all that is checked
 
-    searcher = open_searcher(folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if queries is not None:
         narrowed = Narrowed(where, must, min_score)
         _search_file(searcher, queries, k, mode, narrowed, output, spreadsheet, as_json)
@@ -228,7 +230,7 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     users = access.read_users(auth_file, auth)
     access.check_open(host, users, no_auth)
     model = named_model(None, model_name, pretrained, arch) if model_name else None
-    check_index(index_folder)
+    check_index(str(index_folder))
     sock = server.listen(host, port)
 
     from densecap_search.retrieval.searcher import open_searcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from densecap_search.embedding.cache import Array
 from densecap_search.files import hash_file, temporary_folder
-from densecap_search.retrieval.index_types import INDEX_TYPES, MIN_APPROXIMATED, candidates, write_index
+from densecap_search.retrieval.index_types import INDEX_TYPES, MIN_APPROXIMATED, IndexType, candidates, write_index
 from densecap_search.retrieval.manifest import Approximation
-from densecap_search.retrieval.vectors import Mask, Vectors, search_among, search_exactly
+from densecap_search.retrieval.vectors import Mask, Numbers, Vectors, VectorSource, search_among, search_exactly
 
 RECALL = 0.95  # share of the exact first ten that is asked of an approximation
 NEIGHBOURS, DEPTH = 10, 128
@@ -62,7 +63,8 @@ def approximate(vectors: Vectors, alive: Mask, kind: str, folder: Path, ask: Cal
         return None
     index = made.build(vectors)
     asked = ask()
-    effort, recall = widen(index, kind, vectors, alive, asked)
+    near = partial(_near, index, INDEX_TYPES[kind], alive)
+    effort, recall = widen(near, kind, vectors, alive, asked)
     with temporary_folder(folder, "faiss") as work:
         write_index(index, work / "new")
         name, size = f"{hash_file(work / 'new')}.faiss", (work / "new").stat().st_size
@@ -70,15 +72,22 @@ def approximate(vectors: Vectors, alive: Mask, kind: str, folder: Path, ask: Cal
     return Approximation(kind, name, size, len(vectors), effort, recall, asked.words)
 
 
-def widen(index: Any, kind: str, vectors: Vectors, alive: Mask, asked: Asked) -> tuple[int, float]:
-    """The least effort, from the type's own on in doublings, that reaches RECALL, or the most; and what it reaches."""
+def _near(index: Any, kind: IndexType, alive: Mask, query: Array, effort: int) -> Numbers:
+    return candidates(index, kind, query, DEPTH, effort, alive)
+
+
+def widen(near: Callable[[Array, int], Numbers], kind: str, vectors: VectorSource, alive: Mask, asked: Asked
+          ) -> tuple[int, float]:
+    """The least effort, from the type's own on in doublings, that reaches RECALL, or the most; and what it reaches.
+
+    near: a query [D] and an effort → numbers, ascending, of DEPTH vectors that the index finds.
+    """
     exact = search_exactly(vectors, asked.vectors, NEIGHBOURS, alive)
     effort, most = INDEX_TYPES[kind].effort, INDEX_TYPES[kind].most
     while True:
         shares = []
         for query, wanted in zip(asked.vectors, exact, strict=True):
-            near = candidates(index, INDEX_TYPES[kind], query, DEPTH, effort, alive)
-            found = search_among(vectors, near, query[None], NEIGHBOURS)[0]
+            found = search_among(vectors, near(query, effort), query[None], NEIGHBOURS)[0]
             shares.append(len({number for number, _ in wanted} & {number for number, _ in found}) / max(1, len(wanted)))
         recall = round(float(np.mean(shares)), 4) if shares else 1.0
         if recall >= RECALL or 2 * effort > most or effort == 0:

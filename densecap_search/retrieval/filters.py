@@ -104,7 +104,7 @@ def to_sql(condition: Condition, columns: Mapping[str, str]) -> tuple[str, list[
     if isinstance(condition, Not):
         sql, values = to_sql(condition.part, columns)
         return f"(NOT {sql})", values
-    name = _known(condition.column, columns)
+    name = known_column(condition.column, columns)
     if isinstance(condition, Missing):
         return f'("{name}" IS NULL)', []
     sql, values = _compared(f'"{name}"', condition, is_date=name == OWN_FIELDS["date"])
@@ -136,9 +136,12 @@ def _compared(name: str, condition: Compare, *, is_date: bool) -> tuple[str, lis
     return f"{text} {sign} ?", [value]
 
 
-def _known(column: str, columns: Mapping[str, str]) -> str:
-    """As rows name it: as written, else whatever its case; a table's own column before ours."""
-    named = {**OWN_FIELDS, **columns}
+def known_column(column: str, columns: Mapping[str, str], own: Mapping[str, str] = OWN_FIELDS) -> str:
+    """As rows (or another store, with ``own``) name it: as written, else whatever its case; a table's before ours.
+
+    Errors: ConfigError that lists the columns.
+    """
+    named = {**own, **columns}
     if column in named:
         return named[column]
     alike = [name for name in (*columns, *OWN_FIELDS) if name.casefold() == column.casefold()]

@@ -11,15 +11,25 @@ from typing import Any
 import numpy as np
 
 from densecap_search.embedding.cache import Array
-from densecap_search.errors import IndexMismatch, NewerIndex
+from densecap_search.errors import IndexMismatch, NewerIndex, StoreError
 from densecap_search.files import hash_file
-from densecap_search.retrieval.filters import find_numbers
+from densecap_search.retrieval.filters import find_numbers, parse_filter
 from densecap_search.retrieval.index_folder import THUMBNAILS, VECTORS, current_place, read_dead, whole
 from densecap_search.retrieval.index_types import INDEX_TYPES, candidates, read_index
 from densecap_search.retrieval.manifest import FORMAT, Manifest, damaged, parse_manifest, read_values
 from densecap_search.retrieval.migrate import migrate
 from densecap_search.retrieval.rows import Rows
-from densecap_search.retrieval.vectors import Found, Mask, Numbers, Vectors, map_vectors, search_among, search_exactly
+from densecap_search.retrieval.stores import Reader, StoredRows, is_stored, open_reader, open_store
+from densecap_search.retrieval.vectors import (
+    Found,
+    Mask,
+    Numbers,
+    Vectors,
+    VectorSource,
+    map_vectors,
+    search_among,
+    search_exactly,
+)
 from densecap_search.talk import SILENT, Talk
 
 DEPTHS = (128, 1024, 8192)  # how many an approximation is asked for, in turn, until there are enough
@@ -31,17 +41,19 @@ EXACT_SHARE = 0.1
 class ImageIndex:
     """Pictures that can be searched by vectors. A picture is known by its number, from 0; removed ones leave gaps.
 
-    place: the generation's folder. stored: the vectors of all numbers. dead: numbers of removed pictures, ascending.
-    approximation: a faiss index of the first vectors.
+    place: the generation's folder. stored: the vectors of all numbers. dead: numbers of removed pictures, ascending;
+    None where only the store knows. approximation: a faiss index of the first vectors. store: what searches in place
+    of both, where the vectors are in a store.
     """
 
     folder: Path
     place: Path
     manifest: Manifest
-    stored: Vectors
-    dead: Numbers
+    stored: VectorSource
+    dead: Numbers | None
     rows: Rows
     approximation: Any = None
+    store: Reader | None = None
 
     def __len__(self) -> int:
         return self.manifest.count
@@ -54,15 +66,27 @@ class ImageIndex:
     @cached_property
     def alive(self) -> Mask:
         """By number, whether it has a picture, bool [total]."""
+        if self.dead is None:
+            assert self.store is not None
+            mask = np.zeros(self.manifest.total, dtype=bool)
+            mask[self.store.find(None, ())] = True
+            return mask
         mask = np.ones(self.manifest.total, dtype=bool)
         mask[self.dead] = False
         return mask
 
     def vectors(self) -> Array:
         """The vectors of all pictures, float32 [N, D], in the order of :attr:`numbers`; mapped where they lie so."""
-        if not len(self.dead) and len(self.stored.parts) == 1:
+        if isinstance(self.stored, Vectors) and len(self) == self.manifest.total and len(self.stored.parts) == 1:
             return self.stored.parts[0]
         return self.stored.take(self.numbers)
+
+    def matching(self, where: str) -> Numbers:
+        """The pictures that a filter (:mod:`filters`) lets through, ascending. Errors: ConfigError."""
+        if isinstance(self.rows, StoredRows):
+            assert self.store is not None
+            return self.store.find(parse_filter(where), self.rows.columns)
+        return find_numbers(self.rows, where)
 
     def search(self, queries: Array, k: int, where: str | None = None) -> list[Found]:
         """For each query [D], up to k pairs (number, cosine), best first; equal scores in the order of numbers.
@@ -75,6 +99,8 @@ class ImageIndex:
             raise IndexMismatch(f"{self.folder} holds vectors of {self.manifest.dim} numbers; "
                                 f"the query has {queries.shape[-1]}: another model made it")
         queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if self.store is not None:
+            return self._search_store(self.store, queries, k, where)
         if where is None:
             return self._search(queries, k, self.alive, len(self))
         wanted = find_numbers(self.rows, where)
@@ -86,7 +112,23 @@ class ImageIndex:
 
     def search_exactly(self, queries: Array, k: int) -> list[Found]:
         """As :meth:`search`, by a look at every vector, whatever the type."""
-        return search_exactly(self.stored, queries, k, self.alive if len(self.dead) else None)
+        return search_exactly(self.stored, queries, k, self.alive if len(self) < self.manifest.total else None)
+
+    def _search_store(self, store: Reader, queries: Array, k: int, where: str | None) -> list[Found]:
+        """As :meth:`_search`, at the same depths."""
+        condition = None if where is None else parse_filter(where)
+        count = len(self) if condition is None else store.count(condition, self.rows.columns)
+        k, made = min(k, count), self.manifest.approximation
+        found: list[Found] = [[] for _ in queries]
+        for depth in DEPTHS:
+            if min(map(len, found), default=k) < k:
+                more = store.nearest(queries, min(depth, count), made.effort if made else 0, condition,
+                                     self.rows.columns)
+                found = [_continued(*pair) for pair in zip(found, more, strict=True)]
+        if min(map(len, found), default=k) < k:
+            more = search_among(store, store.find(condition, self.rows.columns), queries, k)
+            found = [_continued(*pair) for pair in zip(found, more, strict=True)]
+        return [own[:k] for own in found]
 
     def _search(self, queries: Array, k: int, allowed: Mask, count: int) -> list[Found]:
         k = min(k, count)
@@ -133,7 +175,20 @@ class ImageIndex:
         for name in self.manifest.files():
             if hash_file(self.folder / VECTORS / name) != name.partition(".")[0]:
                 raise damaged(self.folder / VECTORS / name, "its bytes are not those that were written")
+        if self.store is not None:
+            self._check_store(self.store)
         self.rows.check()
+
+    def _check_store(self, store: Reader) -> None:
+        """The store holds the same pictures as the folder names, with vectors of length 1."""
+        if not np.array_equal(store.find(None, ()), self.numbers):
+            raise StoreError(f"{self.folder} and its store do not hold the same pictures; `densecap index … --rebuild` "
+                             "fills it again")
+        for start, block in store.blocks():
+            lengths = np.linalg.norm(block, axis=1)[self.alive[start:start + len(block)]]
+            if not np.allclose(lengths, 1, atol=1e-3):
+                raise StoreError(f"the store of {self.folder} holds vectors that are not of length 1; `densecap index "
+                                 "… --rebuild` fills it again")
 
 
 def _continued(first: Found, more: Found) -> Found:
@@ -162,15 +217,30 @@ def load_index(folder: Path, *, talk: Talk = SILENT) -> ImageIndex:
     raise AssertionError("unreachable")
 
 
+def open_index(place: Path | str, *, talk: Talk = SILENT) -> ImageIndex:
+    """An index in a folder, or one in a store by its name alone (``milvus:URI#NAME``), without its folder."""
+    if isinstance(place, Path) or not is_stored(place):
+        return load_index(Path(place), talk=talk)
+    said = open_store(place).state()
+    if said is None:
+        raise StoreError(f"{place} holds no index; write one with `densecap index … --store {place}`")
+    manifest = parse_manifest(said["manifest"], Path(place))
+    reader = open_reader(manifest)
+    rows = StoredRows(reader, manifest.number, manifest.count, said["columns"], place)
+    return ImageIndex(Path(place), Path(place), manifest, reader, None, rows, store=reader)
+
+
 def _load_generation(folder: Path, place: Path, manifest: Manifest) -> ImageIndex:
     made = manifest.approximation
     if manifest.index_type not in INDEX_TYPES or (made and made.kind not in INDEX_TYPES):
         raise NewerIndex(f"{place} is of the type {manifest.index_type}, which this version does not know (known: "
                          f"{', '.join(INDEX_TYPES)}); update densecap-search")
-    files = folder / VECTORS
-    stored = map_vectors([(files / file.name, file.count) for file in manifest.vectors], manifest.dim)
-    dead = read_dead(place, manifest)
+    files, dead = folder / VECTORS, read_dead(place, manifest)
     rows = Rows(folder / manifest.rows, manifest.number, manifest.count)
+    if manifest.store is not None:
+        reader = open_reader(manifest)
+        return ImageIndex(folder, place, manifest, reader, dead, rows, store=reader)
+    stored = map_vectors([(files / file.name, file.count) for file in manifest.vectors], manifest.dim)
     return ImageIndex(folder, place, manifest, stored, dead, rows, _load_approximation(files, manifest))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +130,17 @@ def sweep_leftovers(folder: Path) -> None:
     sweep(folder / VECTORS)
 
 
+def kept_manifests(folder: Path) -> list[Manifest]:
+    """Of all generations that are there and can be read."""
+    found = []
+    for place in _generations(folder):
+        with suppress(IndexFolderError, OSError):
+            values = read_values(place)
+            if values["format"] == FORMAT:
+                found.append(parse_manifest(values, place))
+    return found
+
+
 @contextmanager
 def written(folder: Path) -> Iterator[None]:
     """What the system says while an index is written, as a sentence."""
@@ -144,13 +155,11 @@ def _sweep(folder: Path, kept: list[Path]) -> None:
     """Remove other generations, and files that none of those kept names."""
     used: set[str] = set()
     for place in kept:
-        try:
+        with suppress(IndexFolderError, OSError):  # damaged: it was replaced for that
             values = read_values(place)
             if values["format"] == FORMAT:
                 manifest = parse_manifest(values, place)
                 used.update((*manifest.files(), manifest.rows))
-        except (IndexFolderError, OSError):
-            continue  # damaged: it was replaced for that
     for place in _generations(folder):
         if place not in kept:
             shutil.rmtree(place, ignore_errors=True)

@@ -19,7 +19,7 @@ from densecap_search.files import write_json
 FORMAT = 2
 MANIFEST = "manifest.json"
 _VECTORS, _ROWS = re.compile(r"[0-9a-f]{32}\.f32"), re.compile(r"rows-[0-9]{6,12}\.db")
-_FAISS = re.compile(r"[0-9a-f]{32}\.faiss")
+_FAISS, _BODY = re.compile(r"[0-9a-f]{32}\.faiss"), re.compile(r"[0-9]{6,12}")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class VectorFile:
 @dataclass(frozen=True)
 class Approximation:
     """A faiss index of the first ``covered`` vectors, named by a hash of its bytes; the others are searched exactly.
+    Where a store holds the vectors it is the store's own index, of all of them, and has no file.
 
     effort: how much of it is searched, in the unit of its type. recall: the share of the exact first ten that it
     finds, with ``queries`` captions or, where there are none, pictures as queries; None where it was not measured.
@@ -49,12 +50,23 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Origin:
-    """A collection that is in an index. place: where it was read. prefix: of its pictures' ids, none for the first."""
+    """A collection that is in an index. place: where it was read. fingerprint: of all that its records say. prefix: of
+    its pictures' ids, none for the first."""
 
     name: str
     place: str
     fingerprint: str
     prefix: str = ""
+
+
+@dataclass(frozen=True)
+class StoredIn:
+    """A store that holds the vectors in place of files. place: as --store names it, without a token. owner: a name
+    that only this index has; body: of :mod:`stores`."""
+
+    place: str
+    owner: str
+    body: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,7 @@ class Manifest:
     vectors: tuple[VectorFile, ...]
     origins: tuple[Origin, ...]
     approximation: Approximation | None = None
+    store: StoredIn | None = None
     stamp: str = ""
     reason: str = ""  # why this index type
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +103,8 @@ class Manifest:
 
     def files(self) -> list[str]:
         """Names of the files that this generation shares with others, but for its rows."""
-        return [*(file.name for file in self.vectors), *([self.approximation.name] if self.approximation else [])]
+        made = [self.approximation.name] if self.approximation and self.store is None else []
+        return [*(file.name for file in self.vectors), *made]
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -149,11 +163,14 @@ def damaged(path: Path, why: str) -> IndexFolderError:
 def _check(manifest: Manifest, path: Path) -> None:
     """What becomes a path is a plain file name of ours, and the numbers agree."""
     names = [(_VECTORS, file.name) for file in manifest.vectors] + [(_ROWS, manifest.rows)]
-    names += [(_FAISS, manifest.approximation.name)] if manifest.approximation else []
+    if manifest.store is not None:
+        names += [(_BODY, manifest.store.body)]
+    elif manifest.approximation:
+        names += [(_FAISS, manifest.approximation.name)]
     for pattern, name in names:
         if not pattern.fullmatch(name):
             raise damaged(path, f"{name!r} is not a name that an index gives a file")
-    counts = [file.count for file in manifest.vectors]
+    counts = [file.count for file in manifest.vectors] if manifest.store is None else [manifest.total]
     if manifest.dim < 1 or min(counts, default=0) < 0 or not 0 <= manifest.count <= manifest.total == sum(counts):
         raise damaged(path, f"it counts {manifest.count} pictures, {manifest.total} vectors of {manifest.dim} numbers, "
                             f"and {sum(counts)} in its files")

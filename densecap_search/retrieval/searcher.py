@@ -22,10 +22,9 @@ from densecap_search.model.loading import load_encoder
 from densecap_search.model.segments import Truncation, best_of
 from densecap_search.retrieval.caption_store import Captions, load_captions
 from densecap_search.retrieval.captioned import Texts, read_texts
-from densecap_search.retrieval.filters import find_numbers
 from densecap_search.retrieval.fuse import RANKINGS
 from densecap_search.retrieval.hits import Hit
-from densecap_search.retrieval.index import ImageIndex, load_index
+from densecap_search.retrieval.index import ImageIndex, open_index
 from densecap_search.retrieval.queries import Query
 from densecap_search.retrieval.ranking import Asked, Match, rank
 from densecap_search.retrieval.required import with_words
@@ -163,7 +162,7 @@ class Searcher:
         if narrowed.where is None:
             return mask
         wanted = np.zeros(total, bool)
-        wanted[find_numbers(self.index.rows, narrowed.where)] = True
+        wanted[self.index.matching(narrowed.where)] = True
         return wanted if mask is None else wanted & mask
 
     def _pictures(self, query: Query) -> Array:
@@ -197,16 +196,17 @@ def _embed_one(encoder: DualEncoder, image: Any) -> Array:
 
 
 def open_searcher(
-    folder: Path, *, model: ModelConfig | None = None, device: str = "auto", long_text: str | None = None,
+    folder: Path | str, *, model: ModelConfig | None = None, device: str = "auto", long_text: str | None = None,
     max_pixels: int | None = None,
 ) -> Searcher:
     """Load an index and the encoder that its manifest names, or another one that must have its fingerprint.
 
+    folder: or the name of a store, as in :func:`open_index`.
     model: in place of the manifest's; how pictures are resized stays as it was there unless it says so.
     long_text: another treatment of captions beyond the window than the model's.
     max_pixels: of pictures that are searched by.
     """
-    index = load_index(folder)
+    index = open_index(folder)
     before = index.manifest.model
     wanted = replace(model, resize=model.resize or before.resize) if model else before
     wanted = replace(wanted, long_text=long_text or wanted.long_text)

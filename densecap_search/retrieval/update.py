@@ -18,7 +18,7 @@ from densecap_search.collection.records import Collection, Content, Record, Skip
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.content import ahead, read_contents
 from densecap_search.embedding.towers import embed_images, embed_queries
-from densecap_search.errors import CollectionError, IndexFolderError, NewerIndex
+from densecap_search.errors import CollectionError, IndexFolderError, NewerIndex, StoreError
 from densecap_search.files import hash_text
 from densecap_search.locks import locked
 from densecap_search.model.encoder import DualEncoder
@@ -27,15 +27,17 @@ from densecap_search.retrieval.changes import Changes, closed_folders, folder_of
 from densecap_search.retrieval.contents import Reading, new_skips, read_changed
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.index_folder import is_index, sweep_leftovers, written
-from densecap_search.retrieval.manifest import Manifest, Origin
+from densecap_search.retrieval.manifest import Manifest, Origin, StoredIn
 from densecap_search.retrieval.origins import choose_origin
 from densecap_search.retrieval.rows import Known, Row, Rows, note
-from densecap_search.retrieval.vectors import Mask, Vectors
-from densecap_search.retrieval.writing import Blocks, blocks_of, is_worn, write_more, write_new
+from densecap_search.retrieval.stores import choose_store
+from densecap_search.retrieval.vectors import Mask, VectorSource
+from densecap_search.retrieval.writing import Blocks, blocks_of, is_worn, publish_store, write_more, write_new
 from densecap_search.talk import SILENT, Talk
 
 AUTO = "auto"
 ENCODED_AT_ONCE = 1 << 15  # pictures whose vectors are held before they are written
+MUCH = 1 << 60
 LIBRARIES = ("faiss-cpu", "torch", "open_clip_torch", "numpy", "pillow")
 
 
@@ -47,7 +49,7 @@ class Wanted:
     comes beside those that are there. prune: it may lack what the index had, or replace it. rebuild: all is encoded
     anew. strict: a picture that cannot be used is an error, and the index stays as it was. place: where the collection
     was read. max_pixels: larger pictures are skipped. trust_files: a model whose files have the sizes and times that
-    the index noted is the one that it was, and is loaded only to encode.
+    the index noted is the one that it was, and is loaded only to encode. store: of :mod:`stores`; None: as it is.
     """
 
     kind: str | None = None
@@ -59,6 +61,7 @@ class Wanted:
     place: Path | None = None
     max_pixels: int | None = None
     trust_files: bool = False
+    store: str | None = None
 
 
 @dataclass(frozen=True)
@@ -178,11 +181,15 @@ class _Job:
     others: tuple[Known, ...]  # rows of the index's other collections
     changes: Changes
     reading: Reading
+    store: StoredIn | None
 
 
 def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: Wanted, workers: int | None, talk: Talk
              ) -> _Job:
-    old, known = _before(folder, talk)
+    old, known = _before(folder, wanted, talk)
+    kind = wanted.kind or (old.manifest.asked_type if old else AUTO)
+    store = choose_store(wanted.store, old.manifest.store if old else None, folder, "flat" if kind == AUTO else kind,
+                         replace=wanted.prune)
     origin = choose_origin(collection, wanted.place, old.manifest.origins if old else (), folder, name=wanted.name,
                            add=wanted.add)
     records = [replace(record, image_id=origin.prefix + record.image_id) for record in collection.records] \
@@ -197,10 +204,10 @@ def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: W
                                "another name with --name")
     changes = plan_update([row for row in known if row.source == origin.name], reading.records, reading.hashes,
                           {row.hash: row.number for row in others}, closed_folders(collection.skipped))
-    return _Job(folder, collection, model, wanted, old, origin, others, changes, reading)
+    return _Job(folder, collection, model, wanted, old, origin, others, changes, reading, store)
 
 
-def _before(folder: Path, talk: Talk) -> tuple[ImageIndex | None, list[Known]]:
+def _before(folder: Path, wanted: Wanted, talk: Talk) -> tuple[ImageIndex | None, list[Known]]:
     """The index that is there, and what it knows."""
     if not is_index(folder):
         return None, []
@@ -210,6 +217,11 @@ def _before(folder: Path, talk: Talk) -> tuple[ImageIndex | None, list[Known]]:
     except NewerIndex:
         raise
     except IndexFolderError as error:
+        talk.say(f"{error}; it is built anew")
+        return None, []
+    except StoreError as error:  # what does not answer now may be whole: only who says so has it built anew
+        if not wanted.rebuild:
+            raise
         talk.say(f"{error}; it is built anew")
         return None, []
 
@@ -241,6 +253,7 @@ class _Run:
         same = old is not None and not job.wanted.rebuild and self._is_same_model(old.manifest)
         if old is not None and same and not self._anything(old):
             self._note(old)
+            publish_store(job.folder, old.manifest)  # where the process before was ended just ahead of this
             return self._summary(old, changed=False)
         if old is None or not same:
             write_new(job.folder, self._manifest(old), self._filled(self._everything(old)), self._ask)
@@ -264,12 +277,19 @@ class _Run:
                 return None
             blocks = chain([first], blocks)
         manifest, gone = self._manifest(old), job.changes.gone
-        if is_worn(old, len(gone), len(job.changes.new) + len(job.changes.copied)):
+        worn = is_worn(old, len(gone), len(job.changes.new) + len(job.changes.copied))
+        if worn or self._moves(old, manifest):
             blocks = self._filled(chain(blocks_of(old, gone, restated), blocks))
             return write_new(job.folder, manifest, blocks, self._ask)
         if len(gone) == len(old):
             blocks = self._filled(blocks)
         return write_more(old, manifest, gone, restated, blocks, self._ask)
+
+    def _moves(self, old: ImageIndex, made: Manifest) -> bool:
+        """Whether the vectors go to another store, or a store must index them in another way."""
+        before, after = old.manifest.store, made.store
+        places = [store.place if store else "" for store in (before, after)]
+        return places[0] != places[1] or (after is not None and made.index_type != old.manifest.index_type)
 
     def _anything(self, old: ImageIndex) -> bool:
         return self.job.changes.any or self._restructured(old)
@@ -277,7 +297,7 @@ class _Run:
     def _restructured(self, old: ImageIndex) -> bool:
         """Whether the manifest is another, whatever the pictures."""
         made = self._manifest(old)
-        return (made.index_type, made.asked_type, made.model, made.origins) != (
+        return self._moves(old, made) or (made.index_type, made.asked_type, made.model, made.origins) != (
             old.manifest.index_type, old.manifest.asked_type, old.manifest.model, old.manifest.origins)
 
     def _is_same_model(self, manifest: Manifest) -> bool:
@@ -297,15 +317,16 @@ class _Run:
             libraries = {name: version(name) for name in LIBRARIES}
         asked = job.wanted.kind or (before.asked_type if before else AUTO)
         count = len(job.reading.records) + len(job.changes.unseen) + len(job.others)
-        kind, reason = choose_type(count, dim, machine_memory()) if asked == AUTO else (asked, "")
+        memory = machine_memory() if job.store is None else MUCH  # of whoever runs the store
+        kind, reason = choose_type(count, dim, memory) if asked == AUTO else (asked, "")
         origins = [job.origin if origin.name == job.origin.name else origin
                    for origin in (before.origins if before else ())]
         if job.origin.name not in [origin.name for origin in origins]:
             origins.append(job.origin)
         return Manifest(
             model=job.model, fingerprint=fingerprint, precision=precision, dim=dim, total=0, count=0, index_type=kind,
-            asked_type=asked, number=0, rows="", vectors=(), origins=tuple(origins), stamp=_stamp(job.model),
-            reason=reason, libraries=libraries)
+            asked_type=asked, number=0, rows="", vectors=(), origins=tuple(origins), store=job.store,
+            stamp=_stamp(job.model), reason=reason, libraries=libraries)
 
     def _check_strict(self) -> None:
         skipped = self._skipped()
@@ -392,7 +413,7 @@ class _Run:
         if times or skips != index.rows.skips():
             note(index.rows.path, times, skips)
 
-    def _ask(self, rows: Rows, vectors: Vectors, alive: Mask) -> Asked:
+    def _ask(self, rows: Rows, vectors: VectorSource, alive: Mask) -> Asked:
         """Captions of some pictures as queries; pictures where fewer than a tenth have one."""
         numbers = _sample(alive)
         captions = [row.captions[0] for row in rows.many(numbers.tolist()) if row.captions]
@@ -417,7 +438,7 @@ def _sample(alive: Mask) -> np.ndarray:
     return np.sort(np.random.default_rng(0).permutation(numbers)[:QUERIES])
 
 
-def _ask_pictures(rows: Rows, vectors: Vectors, alive: Mask) -> Asked:
+def _ask_pictures(rows: Rows, vectors: VectorSource, alive: Mask) -> Asked:
     numbers = _sample(alive)
     return Asked(vectors.take(numbers), f"{len(numbers)} pictures")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,22 @@ Found = list[tuple[int, float]]  # number and score, best first; of equal scores
 SUFFIX = ".f32"
 BLOCK = 1 << 14  # vectors whose scores are held at once
 QUERIES = 64
+
+
+class VectorSource(Protocol):
+    """Vectors by number, wherever they lie."""
+
+    @property
+    def dim(self) -> int:
+        """Numbers in each."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, numbers: Numbers) -> Array:
+        """The vectors of some numbers, [M, dim], in their order."""
+
+    def blocks(self, start: int = 0) -> Iterator[tuple[int, Array]]:
+        """All vectors from a number on: (number of the first, [M, dim])."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,7 @@ def vector_writer(folder: Path) -> Iterator[VectorWriter]:
         yield VectorWriter(file, work / "new", folder)
 
 
-def search_exactly(vectors: Vectors, queries: Array, k: int, allowed: Mask | None = None, start: int = 0
+def search_exactly(vectors: VectorSource, queries: Array, k: int, allowed: Mask | None = None, start: int = 0
                    ) -> list[Found]:
     """The k best of all vectors from number ``start`` on, for each query [D].
 
@@ -122,7 +138,7 @@ def search_exactly(vectors: Vectors, queries: Array, k: int, allowed: Mask | Non
     return found
 
 
-def search_among(vectors: Vectors, numbers: Numbers, queries: Array, k: int) -> list[Found]:
+def search_among(vectors: VectorSource, numbers: Numbers, queries: Array, k: int) -> list[Found]:
     """The k best of some numbers (ascending), for each query; reads only their vectors."""
     if len(numbers) > BLOCK:
         best = [_Best(k) for _ in queries]
