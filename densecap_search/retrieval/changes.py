@@ -24,7 +24,8 @@ class Changes:
     same content with another place, name, caption or column: it keeps its number and its vector, and ``moved`` counts
     those with another path. copied: content that the index has under another number. new: to be encoded. gone: numbers
     that are removed, of which ``lost`` have neither their name nor their content in the collection. before: pictures
-    that the index had; recurring: those whose content is still there. vanished: contents that are not.
+    that the index had; recurring: those whose content is still there. vanished: contents that are not. said: of all
+    that the records say but for their contents, whatever their order.
     """
 
     kept: int
@@ -38,6 +39,7 @@ class Changes:
     recurring: int
     vanished: int
     unseen: tuple[int, ...] = ()
+    said: str = ""
 
     @property
     def any(self) -> bool:
@@ -62,14 +64,16 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
     restated: list[tuple[int, Record]] = []
     strangers: list[tuple[Record, str]] = []
     matched: set[int] = set()
-    kept = moved = 0
+    kept = moved = said = 0
     for record, content in zip(records, hashes, strict=True):
+        own = signature(record)
+        said += int.from_bytes(own, "little")
         known = by_id.get(record.image_id)
         if known is None or known.hash != content:
             strangers.append((record, content))
             continue
         matched.add(known.number)
-        if known.signature == signature(record):
+        if known.signature == own:
             kept += 1
         else:
             restated.append((known.number, record))
@@ -102,7 +106,7 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
     recurring = len(old) - sum(known.hash not in contents for known in missing)
     vanished = len({known.hash for known in missing} - contents)
     return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished,
-                   tuple(sorted(unseen)))
+                   tuple(sorted(unseen)), f"{said % (1 << 64):016x}")
 
 
 def closed_folders(skipped: Sequence[Skipped]) -> list[str]:
@@ -132,7 +136,7 @@ def refuse_losses(changes: Changes, folder: Path, collection: str, origin: str) 
 
 def signature(record: Record) -> bytes:
     """Eight bytes of all that a record says but for its content; equal where nothing has changed."""
-    said = (str(record.image), record.captions, record.split, record.group, record.burst, repr(record.columns))
+    said = (str(record.image), record.captions, record.split, record.group, record.burst, *record.columns.items())
     return hashlib.blake2b(marshal.dumps(said, 2), digest_size=8).digest()  # version 2: equal values, equal bytes
 
 

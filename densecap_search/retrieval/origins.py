@@ -14,16 +14,17 @@ def choose_origin(collection: Collection, place: Path | None, before: tuple[Orig
                   name: str | None, add: bool) -> Origin:
     """That of its name, else of its place, else the only one there is; a new one in a new index and with ``add``.
 
+    Its fingerprint is that of the last time, and for the update to fill in.
     place: where the collection was read. Ids of pictures get the collection's name before them, but for the first.
     """
     where = str(place.absolute()) if place else ""
-    fresh = Origin(name or collection.name, where, collection.fingerprint())
+    fresh = Origin(name or collection.name, where, "")
     if not before:
         return fresh
     matches = [origin for origin in before if origin.name == name] if name else \
         [origin for origin in before if where and origin.place == where]
     if matches:
-        return replace(matches[0], place=where or matches[0].place, fingerprint=fresh.fingerprint)
+        return replace(matches[0], place=where or matches[0].place)
     names = ", ".join(origin.name for origin in before)
     if add:
         if fresh.name in [origin.name for origin in before]:
@@ -35,4 +36,4 @@ def choose_origin(collection: Collection, place: Path | None, before: tuple[Orig
     if len(before) > 1:
         raise IndexFolderError(f"{folder} holds the collections {names}, none of them from {where or collection.name}; "
                                "say with --name which one it is, or add it with --add")
-    return replace(before[0], place=where or before[0].place, fingerprint=fresh.fingerprint)
+    return replace(before[0], place=where or before[0].place)

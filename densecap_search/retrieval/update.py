@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -107,7 +108,8 @@ def bring_up_to_date(
     _bring_over(folder, talk)
     with written(folder), _kept_if_made(folder), locked(folder, "densecap index"):
         sweep_leftovers(folder)
-        job = _prepare(collection, model, folder, wanted, workers, talk)
+        with _without_cycles():
+            job = _prepare(collection, model, folder, wanted, workers, talk)
         if job.old is not None and not wanted.prune:
             refuse_losses(job.changes, folder, collection.name, job.origin.name)
         return _Run(job, load, workers, talk).finish()
@@ -204,7 +206,20 @@ def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: W
                                "another name with --name")
     changes = plan_update([row for row in known if row.source == origin.name], reading.records, reading.hashes,
                           {row.hash: row.number for row in others}, closed_folders(collection.skipped))
+    origin = replace(origin, fingerprint=changes.said)
     return _Job(folder, collection, model, wanted, old, origin, others, changes, reading, store)
+
+
+@contextmanager
+def _without_cycles() -> Iterator[None]:
+    """A plan makes millions of tuples, none of which form cycles; looking for some would take a third of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _before(folder: Path, wanted: Wanted, talk: Talk) -> tuple[ImageIndex | None, list[Known]]:
