@@ -53,6 +53,8 @@ if TYPE_CHECKING:
               show_default=True, help="Rank by the pictures, by the vectors or the words of their captions, or by the "
               "sum of all three. auto: what finds most by the index's own check.")
 @click.option("--min-score", type=float, metavar="X", help="Only hits whose cosine is at least X.")
+@click.option("--sort", type=click.Choice(["score", "date"]), default="score", show_default=True, help="date: the "
+              "hits newest first, by when the pictures were taken; their ranks stay.")
 @click.option("-k", "k", type=click.IntRange(1), default=10, show_default=True, help="Hits for each query.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the hits to a .csv or .jsonl. "
               "With --queries, a run that was stopped goes on where it was.")
@@ -65,9 +67,9 @@ if TYPE_CHECKING:
 @click.pass_context
 def search(context: click.Context, index_folder: str | None, caption: str | None, server: str | None,
            image: Path | None, also: tuple[tuple[float, str], ...], without: tuple[str, ...], must: tuple[str, ...],
-           queries: Path | None, where: str | None, mode: str, min_score: float | None, k: int, output: Path | None,
-           spreadsheet: bool, as_json: bool, model_name: str | None, pretrained: str | None, arch: str | None,
-           device: str, long_text: str | None, max_pixels: int | None) -> None:
+           queries: Path | None, where: str | None, mode: str, min_score: float | None, sort: str, k: int,
+           output: Path | None, spreadsheet: bool, as_json: bool, model_name: str | None, pretrained: str | None,
+           arch: str | None, device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     INDEX is a folder, or the name of a store that holds one, as it was given to `densecap index --store`.
@@ -104,7 +106,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     if server is not None:
         from densecap_search.workflows.ask_server import ask_server
 
-        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where)
+        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort)
         _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
         return
     model = named_model(None, model_name, pretrained, arch) if model_name else None
@@ -121,7 +123,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
     if queries is not None:
         narrowed = Narrowed(where, must, min_score)
-        _search_file(searcher, queries, k, mode, narrowed, output, spreadsheet, as_json)
+        _search_file(searcher, queries, k, mode, narrowed, sort, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
     if mode != "words":
@@ -129,7 +131,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
 
         if unread := letters_hint(searcher.encoder.tokenizer, " ".join(text for _, text in asked.texts)):
             click.echo(printable(unread), err=True)
-    hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score))
+    hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score), sort=sort)
     if truncation.longer:
         click.echo(str(truncation), err=True)
     _tell_found(asked, hits[0], output, spreadsheet, as_json)
@@ -137,7 +139,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
 
 def _check_asked_of_server(context: click.Context) -> None:
     """Refuse what only a search of an index on this machine has."""
-    known = {"index_folder", "server", "must", "where", "mode", "k", "output", "spreadsheet", "as_json"}
+    known = {"index_folder", "server", "must", "where", "mode", "sort", "k", "output", "spreadsheet", "as_json"}
     for option in context.command.params:
         given = option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if given and option.name not in known:
@@ -174,19 +176,20 @@ def _doubt_caption(caption: str) -> None:
         click.echo(f"Searching for the words {text!r}; if it is a picture, name it with --image", err=True)
 
 
-def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed: Narrowed, output: Path | None,
-                 spreadsheet: bool, as_json: bool) -> None:
+def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed: Narrowed, sort: str,
+                 output: Path | None, spreadsheet: bool, as_json: bool) -> None:
     from densecap_search.retrieval.queries import read_queries
     from densecap_search.workflows.search_file import answers, search_file
 
     talk = terminal_talk()
     if output:
-        count, asked = search_file(searcher, queries, output, k, mode=mode, narrowed=narrowed, inert=spreadsheet,
-                                   talk=talk)
+        count, asked = search_file(searcher, queries, output, k, mode=mode, narrowed=narrowed, sort=sort,
+                                   inert=spreadsheet, talk=talk)
         click.echo(f"{count} hits of {asked} queries written to {output}", err=True)
         return
     some = False
-    for number, query, hits in answers(searcher, read_queries(queries), k, mode=mode, narrowed=narrowed, talk=talk):
+    for number, query, hits in answers(searcher, read_queries(queries), k, mode=mode, narrowed=narrowed, sort=sort,
+                                      talk=talk):
         some = True
         if as_json:
             for row in hit_rows([(str(query), hits)], first=number):

@@ -28,11 +28,12 @@ from densecap_search.retrieval.index import ImageIndex, open_index
 from densecap_search.retrieval.queries import Query
 from densecap_search.retrieval.ranking import Asked, Match, rank
 from densecap_search.retrieval.required import with_words
-from densecap_search.retrieval.vectors import Found, Mask, search_among
+from densecap_search.retrieval.vectors import Found, Mask, Numbers, search_among
 from densecap_search.retrieval.words import tokens
 
 __all__ = ["Hit", "Narrowed", "Searcher", "open_searcher"]
 MODES = ("auto", *RANKINGS, "fused")
+SORTS = ("score", "date")
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,20 @@ class Searcher:
         """Hits for a picture: what looks like it."""
         return self._hits(self.index.search(self._embedded(path), k, where))[0]
 
-    def find(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL
-             ) -> tuple[list[list[Hit]], Truncation]:
-        """As :meth:`by_queries`; queries that are captions alone are ranked as :meth:`by_captions` ranks them."""
+    def find(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL,
+             sort: str = "score") -> tuple[list[list[Hit]], Truncation]:
+        """As :meth:`by_queries`; queries that are captions alone are ranked as :meth:`by_captions` ranks them.
+
+        sort: of SORTS. By date, the k best stand newest first with the ranks that they have; where nothing is ranked,
+        they are the k newest.
+        """
+        if sort not in SORTS:
+            raise ConfigError(f"unknown order {sort}; known: {', '.join(SORTS)}")
+        if sort == "date":
+            found, truncation = self.find(queries, k, mode=mode, narrowed=narrowed)
+            found = [self._newest(k, self._narrowed(query, narrowed)) if _asks_nothing(query) else
+                     self.newest_first(hits) for query, hits in zip(queries, found, strict=True)]
+            return found, truncation
         if self.mode(mode) == "image" and all(query == Query(query.caption) and query.caption.strip()
                                               for query in queries):
             return self._by_vectors([query.caption for query in queries], k, narrowed)
@@ -108,8 +120,18 @@ class Searcher:
         for query in queries:
             own = encoded.take([next(rows) for _ in query.texts])
             asked = Asked(own, tuple(weight for weight, _ in query.texts), self._pictures(query))
-            results.append(self._by_query(asked, k, named, replace(narrowed, must=(*narrowed.must, *query.must))))
+            results.append(self._by_query(asked, k, named, self._narrowed(query, narrowed)))
         return results, encoded.truncation
+
+    def newest_first(self, hits: Sequence[Hit]) -> list[Hit]:
+        """By the dates when the pictures were taken; those without one stand last, equal ones in the order of ranks."""
+        taken = [row.taken or "" for row in self.index.rows.many([hit.number for hit in hits])]
+        order = sorted(range(len(hits)), key=taken.__getitem__, reverse=True)  # stable also in reverse
+        return [hits[place] for place in order]
+
+    @staticmethod
+    def _narrowed(query: Query, narrowed: Narrowed) -> Narrowed:
+        return replace(narrowed, must=(*narrowed.must, *query.must))
 
     def _by_query(self, asked: Asked, k: int, mode: str, narrowed: Narrowed) -> list[Hit]:
         if not asked.texts.texts and not len(asked.like):
@@ -139,8 +161,23 @@ class Searcher:
         """Without a caption or a picture: what may be found at all, in the order of the index; it has no score."""
         if not narrowed.must and narrowed.where is None:
             raise DensecapError("the query is empty; describe the picture you look for")
+        return self._unranked(self._meeting(narrowed)[:k])
+
+    def _newest(self, k: int, narrowed: Narrowed) -> list[Hit]:
+        """As :meth:`_required`, newest first."""
+        numbers = self._meeting(narrowed).tolist()
+        taken: list[str] = []
+        for start in range(0, len(numbers), 1000):
+            taken += [row.taken or "" for row in self.index.rows.many(numbers[start:start + 1000])]
+        order = sorted(range(len(numbers)), key=taken.__getitem__, reverse=True)
+        return self._unranked(np.array([numbers[place] for place in order[:k]], np.int64))
+
+    def _meeting(self, narrowed: Narrowed) -> Numbers:
+        """The pictures that may be found, in the order of the index."""
         allowed = self._allowed(narrowed)
-        numbers = np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)[:k]
+        return np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)
+
+    def _unranked(self, numbers: Numbers) -> list[Hit]:
         return [Hit(place, None, row.image_id, row.image, "\n".join(row.captions), row.number)
                 for place, row in enumerate(self.index.rows.many(numbers.tolist()), start=1)]
 
@@ -148,8 +185,7 @@ class Searcher:
         if not narrowed.must:
             found = self.index.search(vectors, k, narrowed.where)
         else:
-            allowed = self._allowed(narrowed)
-            numbers = np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)
+            numbers = self._meeting(narrowed)
             found = search_among(self.index.stored, numbers, vectors, k) if len(numbers) else [[] for _ in vectors]
         if narrowed.min_score is None:
             return found
@@ -186,6 +222,11 @@ class Searcher:
             ]
             for found in results
         ]
+
+
+def _asks_nothing(query: Query) -> bool:
+    """Whether it only names conditions."""
+    return not query.texts and query.image is None
 
 
 def _embed_one(encoder: DualEncoder, image: Any) -> Array:

@@ -51,6 +51,7 @@ class SearchRequest(BaseModel):
         default_factory=list, max_length=20, description="words that occur in a caption or the file name, those of an "
         "item one after the other")
     where: str | None = Field(None, max_length=2_000, description="a filter, such as: year >= 1990 and place = 'Lyon'")
+    sort: Literal["score", "date"] = Field("score", description="date: the hits of an answer, newest first")
 
 
 class CaptionRequest(BaseModel):
@@ -185,12 +186,14 @@ class Service:
         """The hits behind ``offset``, unless who asked goes away."""
         found = await _unless_gone(request.receive, self.searches.ask(query))
         total = found.shown.count
-        return await asyncio.to_thread(lambda: self._reply(found, offset, total))
+        return await asyncio.to_thread(lambda: self._reply(found, offset, total, query.sort))
 
-    def _reply(self, found: finding.Found, offset: int, total: int) -> SearchReply:
-        cards = finding.cards(found.hits[offset:], found.shown, self.paths)
+    def _reply(self, found: finding.Found, offset: int, total: int, sort: str) -> SearchReply:
+        hits = found.hits[offset:]
+        cards = finding.cards(found.shown.searcher.newest_first(hits) if sort == "date" else hits, found.shown,
+                              self.paths)
         return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total,
-                           message=finding.message(offset + 1, cards, total), generation=found.shown.generation)
+                           message=finding.message(offset + 1, cards, total, sort), generation=found.shown.generation)
 
     async def copied(self, work: Callable[[Gallery], T]) -> T:
         """Pictures are opened by a few threads; what waits for them is bounded, what is given up is not opened."""
@@ -237,7 +240,7 @@ def _add_searching(api: FastAPI, service: Service) -> None:
         finding.check_filter(body.where, service.paths)
         narrowed = Narrowed(body.where, tuple(body.must))
         query = finding.Query(body.offset + body.count, finding.check_caption(body.caption, narrowed), mode=body.mode,
-                              narrowed=narrowed)
+                              narrowed=narrowed, sort=body.sort)
         return await service.hits(request, query, body.offset)
 
     @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")

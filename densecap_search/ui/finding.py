@@ -34,6 +34,7 @@ class Query:
     picture: bytes = b""
     mode: str = "auto"
     narrowed: Narrowed = ALL
+    sort: str = "score"
 
     @property
     def by_words(self) -> bool:
@@ -67,13 +68,19 @@ def check_filter(where: str | None, absolute: bool) -> None:
 def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
     """The hits of each query; captions that are searched alike go through the text tower together."""
     hits: dict[int, list[Hit]] = {}
-    for mode, narrowed in {(query.mode, query.narrowed) for query in asked if query.by_words}:
-        own = [query for query in asked if query.by_words and (query.mode, query.narrowed) == (mode, narrowed)]
+    for way in {_way(query) for query in asked if query.by_words}:
+        own = [query for query in asked if query.by_words and _way(query) == way]
+        mode, narrowed, sort = way
         found, _ = shown.searcher.find([queries.Query(query.caption) for query in own],
-                                       max(query.last for query in own), mode=mode, narrowed=narrowed)
+                                       max(query.last for query in own), mode=mode, narrowed=narrowed, sort=sort)
         hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
     return [Found(shown, (hits[id(query)] if query.by_words else _like(shown, query))[:query.last])
             for query in asked]
+
+
+def _way(query: Query) -> tuple[str, Narrowed, str]:
+    """How it is searched; what is ranked is put in order of date page by page, so that no page repeats another."""
+    return query.mode, query.narrowed, query.sort if not query.caption.strip() else "score"
 
 
 def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, Any]]:
@@ -91,7 +98,7 @@ def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any
     }
 
 
-def message(first: int, cards: Sequence[dict[str, Any]], total: int) -> str:
+def message(first: int, cards: Sequence[dict[str, Any]], total: int, sort: str = "score") -> str:
     """The sentence above the hits."""
     if not cards and first == 1:
         return f"None of the {total:,} pictures meets the conditions."
@@ -99,7 +106,8 @@ def message(first: int, cards: Sequence[dict[str, Any]], total: int) -> str:
         return f"No more pictures; the index has {total:,}."
     missing = sum(one["missing"] for one in cards)
     text = "Nothing here fits well. " if first == 1 and cards[0]["strength"] == "none" else ""
-    text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, best first."
+    order = "best" if sort == "score" else "newest"
+    text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, {order} first."
     if missing:
         text += (" One of them is no longer where it was indexed." if missing == 1
                  else f" {missing:,} of them are no longer where they were indexed.")

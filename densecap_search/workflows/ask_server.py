@@ -29,12 +29,12 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def ask_server(server: str, caption: str, k: int, *, mode: str = "auto", must: tuple[str, ...] = (),
-               where: str | None = None) -> list[Hit]:
+               where: str | None = None, sort: str = "score") -> list[Hit]:
     """The best k hits for a caption, conditions, or both. Paths of pictures are as the server shows them.
 
     Errors: ConfigError for what is no address; DensecapError where nothing answers there, or in the server's words.
     """
-    asked = {"caption": caption, "mode": mode, "must": list(must), "where": where}
+    asked = {"caption": caption, "mode": mode, "must": list(must), "where": where, "sort": sort}
     hits: list[Hit] = []
     while len(hits) < k:
         count = min(PAGE, k - len(hits))

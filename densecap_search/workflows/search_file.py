@@ -21,11 +21,11 @@ BLOCK = 64  # queries that go through the text tower together
 
 
 def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL,
-            first: int = 1, talk: Talk = SILENT) -> Iterator[tuple[int, Query, list[Hit]]]:
+            sort: str = "score", first: int = 1, talk: Talk = SILENT) -> Iterator[tuple[int, Query, list[Hit]]]:
     """(number, query, hits) of each query; the numbers begin at ``first``, and queries are read as they are needed."""
     truncation = Truncation.of([], searcher.encoder.context_length)
     while block := list(islice(queries, BLOCK)):
-        found, own = searcher.find(block, k, mode=mode, narrowed=narrowed)
+        found, own = searcher.find(block, k, mode=mode, narrowed=narrowed, sort=sort)
         truncation = truncation.and_of(own)
         yield from zip(range(first, first + len(block)), block, found, strict=True)
         first += len(block)
@@ -34,7 +34,8 @@ def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str =
 
 
 def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode: str = "auto",
-                narrowed: Narrowed = ALL, inert: bool = False, talk: Talk = SILENT) -> tuple[int, int]:
+                narrowed: Narrowed = ALL, sort: str = "score", inert: bool = False, talk: Talk = SILENT
+                ) -> tuple[int, int]:
     """Write the hits of all queries to a .csv or .jsonl; how many hits, and of how many queries.
 
     inert: cells of a .csv that a spreadsheet would run get an apostrophe before them.
@@ -46,7 +47,7 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
     mode, table = searcher.mode(mode), output.suffix.lower() == ".csv"
     columns = ["query_number", "query", *COLUMNS, *(() if mode == "image" else MATCH_COLUMNS)]
     part, place = (output.with_name(output.name + ending) for ending in (".unfinished", ".unfinished.json"))
-    key = _key(searcher, queries, output, k, mode, narrowed, inert)
+    key = _key(searcher, queries, output, k, mode, narrowed, sort, inert)
     done = _done(place, part, key)
     if done.asked:
         talk.say(f"{done.asked} queries were answered before; {output} goes on from there")
@@ -57,7 +58,8 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
             if table and not done.size:
                 file.write(csv_text(columns, []).encode())
             left = islice(read_queries(queries), done.asked, None)
-            found = answers(searcher, left, k, mode=mode, narrowed=narrowed, first=done.asked + 1, talk=talk)
+            found = answers(searcher, left, k, mode=mode, narrowed=narrowed, sort=sort,
+                            first=done.asked + 1, talk=talk)
             while block := list(islice(found, BLOCK)):
                 rows = [{"query_number": number, "query": str(query), **hit.told()}
                         for number, query, hits in block for hit in hits]
@@ -93,15 +95,17 @@ def _done(place: Path, part: Path, key: str) -> _Done:
         return _Done()
 
 
-def _key(searcher: Searcher, queries: Path, output: Path, k: int, mode: str, narrowed: Narrowed, inert: bool) -> str:
+def _key(searcher: Searcher, queries: Path, output: Path, k: int, mode: str, narrowed: Narrowed, sort: str,
+         inert: bool) -> str:
     """Of all that decides what is written."""
     try:
         status = queries.stat()
     except OSError as error:
         raise ConfigError(f"cannot read the queries {queries}: {error.strerror}") from error
     index = searcher.index
-    return hash_text(str(queries.resolve()), str(status.st_size), str(status.st_mtime_ns), str(k), mode, output.suffix,
-                     str(inert), str(index.place.resolve()), index.manifest.fingerprint, json.dumps(asdict(narrowed)))
+    return hash_text(str(queries.resolve()), str(status.st_size), str(status.st_mtime_ns), str(k), mode, sort,
+                     output.suffix, str(inert), str(index.place.resolve()), index.manifest.fingerprint,
+                     json.dumps(asdict(narrowed)))
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], table: bool, inert: bool) -> bytes:
