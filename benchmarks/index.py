@@ -1,39 +1,46 @@
 """What each type of index costs: building, bytes a picture, time of a search, and how much of exact search it finds.
 
-    python benchmarks/index.py                                  100,000 vectors
-    python benchmarks/index.py --count 1000000 --types flat,hnsw,ivfpq
-    python benchmarks/index.py --like COLLECTION                also how like real vectors the drawn ones are
+    python benchmarks/index.py draw --folder DIR [--count 1000000] [--dim 512]     once: vectors and rows on the disk
+    python benchmarks/index.py hnsw --folder DIR                                   one type, ours (flat, hnsw, ivf, …)
+    python benchmarks/index.py "faiss hnsw" --folder DIR                           one of others
+    python benchmarks/index.py load --folder DIR                                   seconds and memory of loading
+    python benchmarks/index.py like --folder DIR --like COLLECTION                 how like real vectors the drawn are
+    python benchmarks/index.py table --folder DIR                                  what has been measured, side by side
+
+A graph that is not built within --seconds is kept, and the same command goes on with it. Each measurement is a line of
+DIR/measured.jsonl.
 
 Vectors of pictures and captions are drawn so that the quantiles of their cosines are those of the starter on real
 photographs: all pictures are alike to a degree, and differ in few directions much and in many a little; captions lie
-apart from pictures, and share a part of what is their picture's own. The same run searches with faiss' own flat index
-and graph, and with hnswlib where it is installed.
+apart from pictures, and share a part of what is their picture's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
-from measure import report
 
 from densecap_search.config import ModelConfig
-from densecap_search.retrieval.approximate import Asked
+from densecap_search.retrieval.approximate import Asked, measured
 from densecap_search.retrieval.index import ImageIndex, load_index
-from densecap_search.retrieval.index_types import INDEX_TYPES
+from densecap_search.retrieval.index_folder import VECTORS
+from densecap_search.retrieval.index_types import ADDED, INDEX_TYPES, fill, read_index, write_index
 from densecap_search.retrieval.manifest import Manifest, Origin
 from densecap_search.retrieval.rows import Row
+from densecap_search.retrieval.vectors import Vectors
 from densecap_search.retrieval.writing import write_new
 
 BLOCK, NEIGHBOURS = 1 << 14, 10
+ASKED = 100  # captions that widen a search, and as many others that time it
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 
 
@@ -92,66 +99,6 @@ def quantiles(pictures: np.ndarray, captions: np.ndarray) -> list[list[float]]:
     return [np.quantile(values, QUANTILES).round(3).tolist() for values in kinds]
 
 
-def blocks(drawn: Drawn, count: int) -> Iterator[tuple[list[Row], np.ndarray]]:
-    for start in range(0, count, BLOCK):
-        size = min(BLOCK, count - start)
-        rows = [Row(-1, "drawn", f"{number}.jpg", f"/drawn/{number}.jpg", (), f"{number:032x}")
-                for number in range(start, start + size)]
-        yield rows, drawn.pictures(start, size)
-
-
-def built(kind: str, folder: Path, drawn: Drawn, count: int, asked: np.ndarray) -> tuple[ImageIndex, float]:
-    """An index of a type, and the seconds that it took."""
-    manifest = Manifest(ModelConfig("drawn"), "", "fp32", drawn.dim, 0, 0, kind, kind, 0, "", (),
-                        (Origin("drawn", "", ""),))
-    started = time.perf_counter()
-    write_new(folder, manifest, blocks(drawn, count), lambda rows, vectors, alive: Asked(asked, "captions"))
-    return load_index(folder), time.perf_counter() - started
-
-
-def timed(search: Callable[[np.ndarray], Any], queries: np.ndarray) -> tuple[list[list[int]], float, float]:
-    """Numbers found for each query, and the median and the 99th percentile of the milliseconds of one."""
-    search(queries[:1])
-    seconds, found = [], []
-    for query in queries:
-        started = time.perf_counter()
-        found.append(search(query[None]))
-        seconds.append(time.perf_counter() - started)
-    low, high = np.quantile(seconds, (0.5, 0.99))
-    return found, 1000 * low, 1000 * high
-
-
-def ours(index: ImageIndex, query: np.ndarray) -> list[int]:
-    return [number for number, _ in index.search(query, NEIGHBOURS)[0]]
-
-
-def theirs(index: Any, query: np.ndarray) -> list[int]:
-    return index.search(query, NEIGHBOURS)[1][0].tolist()
-
-
-Peer = tuple[str, Callable[[np.ndarray], list[int]], float, float]
-
-
-def peers(count: int, dim: int, vectors: np.ndarray) -> Iterator[Peer]:
-    """Name, search, seconds of building and bytes a vector of other indexes of the same vectors."""
-    for name, index in (("faiss flat", faiss.IndexFlatIP(dim)),
-                        ("faiss hnsw", faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT))):
-        started = time.perf_counter()
-        index.add(vectors)
-        yield name, partial(theirs, index), time.perf_counter() - started, 4 * dim + (272 if "hnsw" in name else 0)
-    try:
-        import hnswlib
-    except ImportError:
-        return
-    graph = hnswlib.Index("ip", dim)
-    graph.init_index(count, ef_construction=200, M=16)
-    graph.set_ef(128)
-    started = time.perf_counter()
-    graph.add_items(vectors)
-    seconds = time.perf_counter() - started
-    yield "hnswlib", lambda query: graph.knn_query(query, NEIGHBOURS)[0][0].tolist(), seconds, 4 * dim + 144
-
-
 def real(collection: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The starter's vectors of pictures of a collection and of their first captions."""
     from densecap_search.collection.readers import read_collection
@@ -166,44 +113,220 @@ def real(collection: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     return made.vectors, embed_texts(encoder, [caption_of[name] for name in made.image_ids])[0]
 
 
+def blocks(drawn: Drawn, count: int) -> Iterator[tuple[list[Row], np.ndarray]]:
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        rows = [Row(-1, "drawn", f"{number}.jpg", f"/drawn/{number}.jpg", (), f"{number:032x}")
+                for number in range(start, start + size)]
+        yield rows, drawn.pictures(start, size)
+
+
+def draw(folder: Path, count: int, dim: int) -> dict[str, Any]:
+    """An index of the type flat, with which all others share vectors and rows."""
+    drawn = Drawn(dim)
+    manifest = Manifest(ModelConfig("drawn"), "", "fp32", dim, 0, 0, "flat", "flat", 0, "", (),
+                        (Origin("drawn", "", ""),))
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    write_new(folder, manifest, blocks(drawn, count), lambda rows, vectors, alive: Asked(np.empty((0, dim)), ""))
+    return {"count": count, "dim": dim, "seconds": time.perf_counter() - started}
+
+
+def captions(index: ImageIndex) -> list[np.ndarray]:
+    """Queries that are timed, and others that a search is widened with; captions of the first pictures."""
+    drawn = Drawn(index.manifest.dim)
+    return np.split(drawn.captions(0, 2 * ASKED, min(BLOCK, len(index))), 2)
+
+
+def exact(index: ImageIndex, queries: np.ndarray, folder: Path) -> list[set[int]]:
+    """Numbers of the first ten of each query; they are kept."""
+    path = folder / "exact.npy"
+    if not path.is_file():
+        np.save(path, [[number for number, _ in own] for own in index.search_exactly(queries, NEIGHBOURS)])
+    return [set(row) for row in np.load(path).tolist()]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An index of another library. start: count, dim → an empty one; fill, save, read: as for faiss."""
+
+    start: Callable[[int, int], Any]
+    search: Callable[[Any, np.ndarray], list[int]]
+    fill: Callable[[Any, Vectors, float], bool]
+    save: Callable[[Any, Path], None]
+    read: Callable[[Path, int], Any]
+
+
+def of_faiss(start: Callable[[int, int], Any]) -> Peer:
+    return Peer(start, lambda index, query: index.search(query, NEIGHBOURS)[1][0].tolist(), fill, write_index,
+                lambda path, dim: read_index(path, faiss.__version__))
+
+
+def start_hnswlib(count: int, dim: int) -> Any:
+    import hnswlib
+
+    graph = hnswlib.Index("ip", dim)
+    graph.init_index(count, ef_construction=200, M=16)  # its defaults
+    return graph
+
+
+def read_hnswlib(path: Path, dim: int) -> Any:
+    import hnswlib
+
+    graph = hnswlib.Index("ip", dim)
+    graph.load_index(str(path))
+    return graph
+
+
+def fill_hnswlib(graph: Any, vectors: Vectors, seconds: float) -> bool:
+    started = time.perf_counter()
+    for begin, block in vectors.blocks(start=graph.get_current_count(), size=ADDED):
+        if time.perf_counter() - started > seconds:
+            return False
+        graph.add_items(block, np.arange(begin, begin + len(block)))
+    graph.set_ef(128)
+    return True
+
+
+PEERS = {
+    "faiss flat": of_faiss(lambda count, dim: faiss.IndexFlatIP(dim)),
+    "faiss hnsw": of_faiss(lambda count, dim: faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)),
+    "hnswlib": Peer(start_hnswlib, lambda graph, query: graph.knn_query(query, NEIGHBOURS)[0][0].tolist(), fill_hnswlib,
+                    lambda graph, path: graph.save_index(str(path)), read_hnswlib),
+}
+
+
+def built(folder: Path, name: str, peer: Peer, vectors: Vectors, seconds: float) -> tuple[Any, float, float]:
+    """An index, None where the time was up before it was whole; the seconds that it has taken; its bytes."""
+    part, spent = folder / f"{name.replace(' ', '-')}.part", folder / f"{name.replace(' ', '-')}.seconds"
+    index = peer.read(part, vectors.dim) if part.is_file() else peer.start(len(vectors), vectors.dim)
+    started = time.perf_counter()
+    whole = peer.fill(index, vectors, seconds)
+    took = time.perf_counter() - started + (float(spent.read_text()) if spent.is_file() else 0.0)
+    peer.save(index, part)
+    spent.write_text(str(took))
+    return (index if whole else None), took, part.stat().st_size
+
+
+def timed(search: Callable[[np.ndarray], list[int]], queries: np.ndarray) -> tuple[list[list[int]], float, float]:
+    """Numbers found for each query, and the median and the 99th percentile of the milliseconds of one."""
+    for query in queries[:3]:
+        search(query[None])
+    seconds, found = [], []
+    for query in queries:
+        started = time.perf_counter()
+        found.append(search(query[None]))
+        seconds.append(time.perf_counter() - started)
+    low, high = np.quantile(seconds, (0.5, 0.99))
+    return found, 1000 * low, 1000 * high
+
+
+def ours(index: ImageIndex, query: np.ndarray) -> list[int]:
+    return [number for number, _ in index.search(query, NEIGHBOURS)[0]]
+
+
+def measure(folder: Path, name: str, seconds: float) -> dict[str, Any] | None:
+    """One type; None where it is not built yet."""
+    flat = load_index(folder)
+    queries, asked = captions(flat)
+    stored: Any = flat.stored
+    took = size = 0.0
+    search = partial(ours, flat)
+    if name in PEERS or not INDEX_TYPES[name].exact:
+        peer = PEERS[name] if name in PEERS else of_faiss(lambda count, dim: INDEX_TYPES[name].start(stored))
+        index, took, size = built(folder, name, peer, stored, seconds)
+        if index is None:
+            return None
+        search = partial(peer.search, index)
+        if name not in PEERS:
+            search = partial(ours, approximated(flat, name, index, asked))
+    found, middle, high = timed(search, queries)
+    wanted = exact(flat, queries, folder)
+    recall = float(np.mean([len(own & set(ids)) / len(own) for own, ids in zip(wanted, found, strict=True)]))
+    return {"recall": recall, "p50": middle, "p99": high, "build": took, "bytes": size / len(flat)}
+
+
+def approximated(flat: ImageIndex, name: str, index: Any, asked: np.ndarray) -> ImageIndex:
+    """The same pictures, searched by a type."""
+    made = measured(index, flat.stored, flat.alive, name, flat.folder / VECTORS, Asked(asked, "captions"))
+    manifest = replace(flat.manifest, index_type=name, asked_type=name, approximation=made)
+    return replace(flat, manifest=manifest, approximation=index)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Seconds and megabytes of the process's own memory that loading takes beside imports."""
+    before, started = own_memory(), time.perf_counter()
+    index = load_index(folder)
+    seconds = time.perf_counter() - started
+    loaded = own_memory() - before
+    index.search(captions(index)[0][:1], NEIGHBOURS)
+    return {"count": len(index), "seconds": seconds, "megabytes": loaded, "after a search": own_memory() - before}
+
+
+def own_memory() -> float:
+    """Megabytes, without pages of mapped files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
+def like(folder: Path, collection: Path) -> dict[str, Any]:
+    """Quantiles of cosines, of the starter on a collection and as drawn."""
+    drawn = Drawn(load_index(folder).manifest.dim)
+    pictures, said = real(collection, 600)
+    both = quantiles(pictures, said), quantiles(drawn.pictures(0, len(pictures)),
+                                                drawn.captions(0, len(pictures), len(pictures)))
+    pairs = ("two pictures", "a caption and another picture", "a caption and its own")
+    return {name: {"real": one, "drawn": other} for name, one, other in zip(pairs, *both, strict=True)}
+
+
+def table(folder: Path) -> str:
+    """What was measured last of each, in Markdown."""
+    said = {line["what"]: line for line in map(json.loads, (folder / "measured.jsonl").read_text().splitlines())}
+    lines = []
+    if "like" in said:
+        lines += [f"| cosines of | | {' | '.join(f'{100 * q:g} %' for q in QUANTILES)} |",
+                  "|---|---|" + "---|" * len(QUANTILES)]
+        lines += [f"| {name} | {kind} | {' | '.join(f'{value:.3f}' for value in values)} |"
+                  for name, both in said["like"].items() if name != "what" for kind, values in both.items()]
+    if "load" in said:
+        lines += ["", "loading {count:,}: {seconds:.2f} s, {megabytes:.0f} MB of own memory".format(**said["load"]), ""]
+    lines += ["| | recall@10 | p50 ms | of faiss flat | p99 ms | built in s | bytes a picture |",
+              "|---|---|---|---|---|---|---|"]
+    base = said.get("faiss flat", {}).get("p50", float("nan"))
+    for name in (*INDEX_TYPES, *PEERS):
+        if own := said.get(name):
+            lines.append(f"| {name} | {own['recall']:.3f} | {own['p50']:.2f} | 1/{base / own['p50']:.1f} | "
+                         f"{own['p99']:.2f} | {own['build']:.0f} | {own['bytes']:.0f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("what", choices=["draw", "load", "like", "table", *INDEX_TYPES, *PEERS])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--types", default=",".join(INDEX_TYPES))
     parser.add_argument("--like", type=Path)
+    parser.add_argument("--seconds", type=float, default=130.0, help="of building, at most, in one run")
     args = parser.parse_args()
-    drawn = Drawn(args.dim)
-    figures: dict[str, Any] = {"count": args.count, "dim": args.dim}
-    if args.like:
-        pictures, captions = real(args.like, 600)
-        figures["like"] = [quantiles(pictures, captions),
-                           quantiles(drawn.pictures(0, len(pictures)), drawn.captions(0, len(pictures), len(pictures)))]
-        pairs = ("picture, picture", "caption, other picture", "caption, its own")
-        for name, one, other in zip(pairs, *figures["like"], strict=True):
-            print(f"cosines of {name}: real {one}, drawn {other}")
-    block = min(BLOCK, args.count)
-    queries, asked = np.split(drawn.captions(0, args.queries + 500, block), [args.queries])
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        exact = None
-        for kind in args.types.split(","):
-            index, seconds = built(kind, Path(folder) / kind, drawn, args.count, asked)
-            if exact is None:
-                exact = [{number for number, _ in own} for own in index.search_exactly(queries, NEIGHBOURS)]
-            rows.append((kind, *timed(partial(ours, index), queries), seconds, INDEX_TYPES[kind].memory(args.dim)))
-        vectors = np.concatenate([block for _, block in blocks(drawn, args.count)])
-        for name, search, seconds, size in peers(args.count, args.dim, vectors):
-            rows.append((name, *timed(search, queries), seconds, size))
-    flat = next(middle for name, _, middle, _, _, _ in rows if name == "faiss flat")
-    for name, found, middle, high, seconds, size in rows:
-        recall = float(np.mean([len(own & set(ids)) / len(own) for own, ids in zip(exact or [], found, strict=True)]))
-        figures[name] = {"recall": recall, "p50": middle, "p99": high, "of_faiss_flat": middle / flat,
-                         "build": seconds, "bytes": size}
-        print(f"{name:>10}: recall@10 {recall:.3f}, p50 {middle:7.2f} ms ({middle / flat:.3f} of faiss flat), "
-              f"p99 {high:7.2f} ms, built in {seconds:6.1f} s, {size:5.0f} bytes a vector in memory")
-    report(f"{args.count} vectors of {args.dim} numbers, {args.queries} captions as queries", figures)
+    if args.what == "table":
+        print(table(args.folder))
+        return
+    if args.what == "draw":
+        figures: dict[str, Any] | None = draw(args.folder, args.count, args.dim)
+    elif args.what == "load":
+        figures = load(args.folder)
+    elif args.what == "like":
+        figures = like(args.folder, args.like)
+    else:
+        figures = measure(args.folder, args.what, args.seconds)
+    if figures is None:
+        print(f"{args.what} is not whole yet; the same command goes on")
+        return
+    line = json.dumps({"what": args.what, **figures})
+    with (args.folder / "measured.jsonl").open("a") as file:
+        file.write(line + "\n")
+    print(line)
 
 
 if __name__ == "__main__":

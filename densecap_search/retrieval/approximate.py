@@ -13,7 +13,14 @@ import numpy as np
 
 from densecap_search.embedding.cache import Array
 from densecap_search.files import hash_file, temporary_folder
-from densecap_search.retrieval.index_types import INDEX_TYPES, MIN_APPROXIMATED, IndexType, candidates, write_index
+from densecap_search.retrieval.index_types import (
+    INDEX_TYPES,
+    MIN_APPROXIMATED,
+    IndexType,
+    candidates,
+    fill,
+    write_index,
+)
 from densecap_search.retrieval.manifest import Approximation
 from densecap_search.retrieval.vectors import Mask, Numbers, Vectors, VectorSource, search_among, search_exactly
 
@@ -59,10 +66,15 @@ def approximate(vectors: Vectors, alive: Mask, kind: str, folder: Path, ask: Cal
     alive: by number, which vectors count. ask: only called where one is built.
     """
     made = INDEX_TYPES[kind]
-    if made.build is None or len(vectors) < MIN_APPROXIMATED:
+    if made.start is None or len(vectors) < MIN_APPROXIMATED:
         return None
-    index = made.build(vectors)
-    asked = ask()
+    index = made.start(vectors)
+    fill(index, vectors)
+    return measured(index, vectors, alive, kind, folder, ask())
+
+
+def measured(index: Any, vectors: Vectors, alive: Mask, kind: str, folder: Path, asked: Asked) -> Approximation:
+    """A built index of a type, written into a folder with what it finds."""
     near = partial(_near, index, INDEX_TYPES[kind], alive)
     effort, recall = widen(near, kind, vectors, alive, asked)
     with temporary_folder(folder, "faiss") as work:

@@ -6,6 +6,7 @@ Whatever a type finds is scored again with the vectors themselves, so scores are
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +23,21 @@ faiss: Any = _faiss  # its stubs lack what Python's wrappers add
 HNSW_LINKS, HNSW_BUILD = 32, 200  # neighbours of a node; candidates kept while building
 TRAINING_ROWS = 100_000  # vectors that learn the cells and codes
 MIN_APPROXIMATED = 1_000  # below, any type searches exactly: faster, and some types could not be trained
-_ADDED = 1 << 16  # vectors handed to faiss at once
+ADDED = 1 << 14  # vectors handed to faiss at once
 
 
 @dataclass(frozen=True)
 class IndexType:
     """One way to search.
 
-    build: vectors → a faiss index of them; None where they are searched exactly, without one. searched: its parameters
-    for an effort and a selector. effort, most: where widening begins and ends. fetched: candidates for each one that
-    is wanted, scored again exactly. memory: bytes that a vector of dim numbers takes while it is searched; pages of
-    files that are only mapped do not count.
+    start: vectors → an empty faiss index, trained with them; None where they are searched exactly, without one.
+    searched: its parameters for an effort and a selector. effort, most: where widening begins and ends. fetched:
+    candidates for each one that is wanted, scored again exactly. memory: bytes that a vector of dim numbers takes while
+    it is searched; pages of files that are only mapped do not count.
     """
 
     words: str
-    build: Callable[[Vectors], Any] | None
+    start: Callable[[Vectors], Any] | None
     searched: Callable[[int, Any], Any]
     memory: Callable[[int], float]
     effort: int = 0
@@ -46,20 +47,20 @@ class IndexType:
     @property
     def exact(self) -> bool:
         """Whether it finds what a look at every vector finds."""
-        return self.build is None
+        return self.start is None
 
 
 def _hnsw(vectors: Vectors) -> Any:
     """A graph. Source: Malkov and Yashunin 2016."""
     index = faiss.IndexHNSWSQ(vectors.dim, faiss.ScalarQuantizer.QT_fp16, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = HNSW_BUILD
-    return _filled(index, vectors)
+    return _trained(index, vectors)
 
 
 def _ivf(vectors: Vectors) -> Any:
     """Cells around centres; only the nearest cells are looked into."""
     index = faiss.index_factory(vectors.dim, f"IVF{_cells(vectors)},SQfp16", faiss.METRIC_INNER_PRODUCT)
-    return _filled(index, vectors)
+    return _trained(index, vectors)
 
 
 def _ivfpq(vectors: Vectors) -> Any:
@@ -67,11 +68,11 @@ def _ivfpq(vectors: Vectors) -> Any:
     parts = next(parts for parts in range(max(1, vectors.dim // 4), 0, -1) if vectors.dim % parts == 0)
     index = faiss.index_factory(vectors.dim, f"IVF{_cells(vectors)},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
     index.pq.cp.min_points_per_centroid = 1  # faiss says on stderr when they are few
-    return _filled(index, vectors)
+    return _trained(index, vectors)
 
 
 def _quantised(kind: int) -> Callable[[Vectors], Any]:
-    return lambda vectors: _filled(faiss.IndexScalarQuantizer(vectors.dim, kind, faiss.METRIC_INNER_PRODUCT), vectors)
+    return lambda vectors: _trained(faiss.IndexScalarQuantizer(vectors.dim, kind, faiss.METRIC_INNER_PRODUCT), vectors)
 
 
 def _cells(vectors: Vectors) -> int:
@@ -79,14 +80,22 @@ def _cells(vectors: Vectors) -> int:
     return max(1, min(int(4 * len(vectors) ** 0.5), min(len(vectors), TRAINING_ROWS) // 39))
 
 
-def _filled(index: Any, vectors: Vectors) -> Any:
-    """Trained with a sample and given all vectors, in bounded memory."""
+def _trained(index: Any, vectors: Vectors) -> Any:
+    """With a sample, where the type learns anything."""
     if not index.is_trained:
         chosen = np.random.default_rng(0).permutation(len(vectors))[:TRAINING_ROWS]
         index.train(vectors.take(np.sort(chosen).astype(np.int64)))
-    for _, block in vectors.blocks(size=_ADDED):
-        index.add(np.ascontiguousarray(block))
     return index
+
+
+def fill(index: Any, vectors: Vectors, seconds: float = float("inf")) -> bool:
+    """Give a faiss index the vectors that it lacks, in bounded memory; whether it has all before the time is up."""
+    started = time.perf_counter()
+    for _, block in vectors.blocks(start=int(index.ntotal), size=ADDED):
+        if time.perf_counter() - started > seconds:
+            return False
+        index.add(np.ascontiguousarray(block))
+    return True
 
 
 def _plain(effort: int, selector: Any) -> Any:
@@ -122,9 +131,10 @@ def candidates(index: Any, kind: IndexType, query: Array, depth: int, effort: in
 
     allowed: by number, those that may be found; the graph and the cells search more widely the fewer these are.
     """
-    share = max(float(allowed.mean()), 1e-3)
+    count = int(np.count_nonzero(allowed))
+    share = max(count / max(1, len(allowed)), 1e-3)
     effort = min(round(max(effort, depth if kind.searched is _graph else 0) / share), int(index.ntotal))
-    selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+    selector = None if count == len(allowed) else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     fetched = min(kind.fetched * depth, index.ntotal)
     _, found = index.search(query[None], fetched, params=kind.searched(effort, selector))
     # FAISS pads short results with -1; a damaged file could name any number

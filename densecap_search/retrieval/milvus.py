@@ -144,12 +144,8 @@ class MilvusStore:
         """Pictures that begin with a generation."""
         with _told(self.place):
             for start in range(0, len(rows), AT_ONCE):
-                block = rows[start:start + AT_ONCE]
-                fields = fields_of(block)
-                self.client.upsert(self._body(body), [
-                    {"key": generation * _NUMBERS + row.number, "number": row.number, "born": generation, "died": ALIVE,
-                     "row": _chunks(_row_text(row)), "vector": vector.tolist(), **own}
-                    for row, vector, own in zip(block, vectors[start:start + AT_ONCE], fields, strict=True)])
+                block = slice(start, start + AT_ONCE)
+                self.client.upsert(self._body(body), versions_of(rows[block], vectors[block], generation))
 
     def end(self, body: str, generation: int, numbers: Sequence[int]) -> None:
         """Pictures that a generation no longer has; those that it began anew stay."""
@@ -269,6 +265,13 @@ class MilvusReader:
             raise StoreError(f"{self.store.place} does not hold picture {missing}; `densecap index … --rebuild` "
                                    "fills it again")
         return [found[int(number)] for number in numbers]
+
+
+def versions_of(rows: Sequence[Row], vectors: Array, generation: int) -> list[dict[str, Any]]:
+    """Pictures that begin with a generation, as Milvus takes them."""
+    return [{"key": generation * _NUMBERS + row.number, "number": row.number, "born": generation, "died": ALIVE,
+             "row": _chunks(_row_text(row)), "vector": vector.tolist(), **fields}
+            for row, vector, fields in zip(rows, vectors, fields_of(rows), strict=True)]
 
 
 def _list(numbers: Sequence[int]) -> str:
