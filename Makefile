@@ -35,10 +35,14 @@ commands: ## write docs/commands.md from the help texts
 lowest-versions: ## find these versions anew, after a change of pyproject.toml (needs uv)
 	uv pip compile -q --python-version 3.10 --resolution lowest-direct --no-annotate --custom-compile-command "make lowest-versions" --extra test pyproject.toml -o .ci/lowest.txt
 
+# what old versions of other packages warn of each other is not ours to mend
+OLD := -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 lowest: ## the fast tests with the lowest versions that pyproject.toml allows (6 GB, below build/; needs uv)
 	uv venv -q --clear --python 3.10 build/lowest
 	uv pip install -q --python build/lowest/bin/python -r .ci/lowest.txt
-	build/lowest/bin/python -m pytest -q -m "not slow" -n auto
+	uv pip install -q --python build/lowest/bin/python --no-deps -e .
+	build/lowest/bin/python -m pytest -q -m "not slow" -n auto $(OLD)
 
 serve: ## the page for INDEX, e.g. make serve INDEX=densecap-demo/index
 	$(PYTHON) app.py $(INDEX)

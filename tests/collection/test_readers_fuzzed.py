@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -60,12 +60,16 @@ def test_json_lines_lose_no_row(drawn):
     assert named is None or named == list(range(1, len(rows) + 1))
 
 
+# the csv module of Python 3.10 neither writes nor reads NUL
+_LETTERS = st.characters(codec="utf-8", exclude_characters="\0" if sys.version_info < (3, 11) else "")
+
+
 @FUZZ
-@given(st.lists(st.tuples(names, st.text(max_size=60)), min_size=1, max_size=8), st.sampled_from(",;\t|"))
+@given(st.lists(st.tuples(names, st.text(_LETTERS, max_size=60)), min_size=1, max_size=8), st.sampled_from(",;\t|"))
 def test_quoted_csv_loses_no_row_and_changes_no_caption(rows, delimiter):
-    path, text = FOLDER / "t.csv", io.StringIO(newline="")
-    csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows([("image", "caption"), *rows])
-    path.write_bytes(text.getvalue().encode("utf-8", "replace"))
+    path = FOLDER / "t.csv"
+    quoted = (delimiter.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in [("image", "caption"), *rows])
+    path.write_bytes("".join(f"{line}\r\n" for line in quoted).encode("utf-8", "replace"))
     named = rows_named(path)
     assert named == list(range(1, len(rows) + 1))
     wanted = [caption.encode("utf-8", "replace").decode() for name, caption in rows if name == "2.jpg" and caption.strip()]

@@ -18,12 +18,16 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 from transformers import CLIPConfig, CLIPModel
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from densecap_search.errors import ModelError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.layouts import LAYOUTS, find_layout
+
+try:  # the one that works with Pillow got a name of its own in transformers 5
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+except ImportError:
+    from transformers import CLIPImageProcessor as CLIPImageProcessorPil
 
 CAPTIONS = ["a red ball", "two boats lie before a white lighthouse at dawn", "word " * 60 + "red", ""]
 LONG = [*CAPTIONS, "word " * 150 + "blue"]

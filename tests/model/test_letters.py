@@ -15,7 +15,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "bus", "
 @pytest.fixture
 def small(tmp_path: Path) -> HFTokenizer:
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), do_lower_case=True).save_pretrained(tmp_path / "t")
+    BertTokenizerFast.from_pretrained(str(tmp_path), do_lower_case=True).save_pretrained(tmp_path / "t")
     return HFTokenizer(str(tmp_path / "t"), context_length=16)
 
 
