@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from densecap_search.collection.caption_flaws import find_flaws
 from densecap_search.collection.captions import find_weak_captions
 from densecap_search.collection.records import Collection, Record, Skipped
+from densecap_search.inspection.crops import Crop
 from densecap_search.inspection.duplicates import NEAR_BITS, Near
 from densecap_search.inspection.geometry import NEAR_COSINE, Geometry
 from densecap_search.inspection.leakage import Leak
@@ -104,6 +105,17 @@ def of_mirrors(records: Sequence[Record], pairs: Sequence[tuple[int, int]]) -> I
                       + " each other turned left to right", "remove one, or give both one `burst`; what their captions "
                       "say of left and right is wrong for one of them",
                       tuple(_together(records, pair, "mirrored") for pair in loose[:EXAMPLES]))
+
+
+def of_crops(records: Sequence[Record], crops: Sequence[Crop]) -> Iterator[Finding]:
+    """Pictures that were cut out of another one, where the table does not say so."""
+    loose = [crop for crop in crops if not _declared(records, (crop.whole, crop.part), ("group", "burst"))]
+    if loose:
+        yield Finding("cropped", len(loose), _number(len(loose), "picture was", "pictures were")
+                      + " cut out of another one",
+                      "remove one, or give both one `burst`; a caption of the whole tells what the part does not show",
+                      tuple(_together(records, (crop.whole, crop.part), f"{100 * crop.share:.0f} % of the first")
+                            for crop in loose[:EXAMPLES]))
 
 
 def of_pictures(records: Sequence[Record], copies: Sequence[Sequence[int]], near: Near, split: bool

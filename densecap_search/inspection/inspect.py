@@ -14,6 +14,7 @@ from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import group_numbers
 from densecap_search.inspection import findings
+from densecap_search.inspection.crops import Crop
 from densecap_search.inspection.duplicates import Near, mirror_pictures, near_pictures, normal_caption, same
 from densecap_search.inspection.findings import Finding, Reason, by_reason
 from densecap_search.inspection.geometry import Geometry, Histogram, histogram, percentiles
@@ -81,8 +82,9 @@ def take_inventory(collection: Collection) -> Inventory:
 
 
 def inspect(collection: Collection, pictures: Pictures | None = None, geometry: Geometry | None = None,
-            fit: PairFit | None = None) -> Inspection:
-    """Gather what is known of a collection. pictures, geometry and fit: of its records, captions, pairs, if wanted."""
+            fit: PairFit | None = None, crops: Sequence[Crop] = ()) -> Inspection:
+    """Gather what is known of a collection. pictures, geometry, fit, crops: of its records, captions, pairs, if wanted.
+    """
     captioned = collection.captioned
     leaks = find_leaks(captioned, pictures)
     files, found = None, list(findings.of_files(collection, pictures))
@@ -96,6 +98,7 @@ def inspect(collection: Collection, pictures: Pictures | None = None, geometry: 
         found += findings.of_shapes(records, pictures)
         found += findings.of_pictures(records, copies, alike, split=leaks is not None)
         found += findings.of_mirrors(records, mirror_pictures(records, pictures.codes, pictures.mirrored))
+    found += findings.of_crops(collection.records, crops)
     found += findings.of_weak_captions(captioned)
     found += findings.of_flaws(captioned)
     found += findings.of_captions(captioned, *_same_captions(captioned))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from densecap_search.collection.records import Collection
 from densecap_search.config import ModelConfig
+from densecap_search.inspection.crops import Crop, look_for_crops
 from densecap_search.inspection.geometry import look_at_captions
 from densecap_search.inspection.inspect import Inspection, inspect
 from densecap_search.inspection.pair_fit import look_at_pairs
@@ -20,6 +23,7 @@ def inspect_collection(collection: Collection, model: ModelConfig | None = None,
     pictures which of them do not fit; batch_size and logit_scale (None: the model's own) say for which training.
     """
     geometry = fit = None
+    crops: Sequence[Crop] = ()
     files = look_at_pictures(collection.records, max_pixels=max_pixels, talk=talk) if pictures else None
     if model is not None and collection.captioned:
         from densecap_search.model.loading import load_encoder  # open_clip: seconds that a look without a model saves
@@ -31,4 +35,5 @@ def inspect_collection(collection: Collection, model: ModelConfig | None = None,
         if pictures:
             fit = look_at_pairs(collection, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
                                 talk=talk)
-    return inspect(collection, files, geometry, fit)
+            crops = look_for_crops(collection.records, encoder, talk=talk)
+    return inspect(collection, files, geometry, fit, crops)

@@ -12,6 +12,7 @@ import pytest
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.config import ModelConfig
+from densecap_search.inspection.crops import look_for_crops
 from densecap_search.inspection.geometry import look_at_captions
 from densecap_search.inspection.inspect import inspect
 from densecap_search.inspection.pair_fit import look_at_pairs
@@ -55,8 +56,10 @@ def test_nothing_is_to_mend_in_three_hundred_photographs_with_good_captions(flic
     clean = replace(flickr8k_test, records=flickr8k_test.records[:300])
     encoder = load_encoder(ModelConfig(name="starter"), device="cpu")
     settings = {"model": "starter", "batch_size": 128, "logit_scale": 20.0}
+    crops = look_for_crops(clean.records, encoder)
+    assert crops == []
     found = inspect(clean, look_at_pictures(clean.records), look_at_captions(clean, encoder, **settings),
-                    look_at_pairs(clean, encoder, **settings))
+                    look_at_pairs(clean, encoder, **settings), crops)
     assert [finding.what for finding in found.findings if finding.do] == []
     objective = found.suggestions[1]
     assert objective.words == "--objective info_nce"  # solved on 0 % of real batches
