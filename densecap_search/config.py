@@ -70,6 +70,7 @@ class DataConfig:
     split_seed: int | None = None  # of the splits that are made; None: train.seed
     fraction: float = 1.0  # share of the training pictures that is used, drawn by train.seed
     max_pixels: int | None = None  # larger pictures are left out; None: 178,956,970, which are 0.5 GiB of memory
+    add: tuple[str, ...] = ()  # files of answers to searches, whose questions are trained on too
     retain: str | None = None  # another collection, whose retrieval `train.interpolate: auto` must keep
 
     @property

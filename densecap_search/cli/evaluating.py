@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +19,11 @@ from densecap_search.cli.options import (
     resize_option,
 )
 from densecap_search.cli.terminal import print_modes, print_outcome, tell_skipped, terminal_talk
+from densecap_search.errors import DensecapError
 from densecap_search.files import json_text
+
+if TYPE_CHECKING:
+    from densecap_search.collection.records import Collection
 
 
 @click.command()
@@ -32,6 +37,8 @@ from densecap_search.files import json_text
 @click.option("--split", "split", default="test", show_default=True, help="One or several names (val,test), or all.")
 @click.option("--gallery", type=click.Choice(["split", "all"]), default="split", show_default=True,
               help="What is searched: the pictures of the split, or all, as an index of the collection has them.")
+@click.option("--among", type=click.Path(path_type=Path), metavar="PATH", help="What is searched instead: another "
+              "collection or an index. Default for answers to searches: the index that they lie beside.")
 @click.option("--slice", "slices", multiple=True, metavar="COLUMN",
               help="Also by words, truncated, hardness, or a column of the table. May be given again.")
 @click.option("--index", "index_folder", type=click.Path(path_type=Path, file_okay=False),
@@ -50,9 +57,9 @@ from densecap_search.files import json_text
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
 def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
              reading: config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None,
-             max_pixels: int | None, split: str, gallery: str, slices: tuple[str, ...], index_folder: Path | None,
-             retain: Path | None, mode: str | None, protocol: str | None, precision: str, report: Path | None,
-             per_query: Path | None, as_json: bool) -> None:
+             max_pixels: int | None, split: str, gallery: str, among: Path | None, slices: tuple[str, ...],
+             index_folder: Path | None, retain: Path | None, mode: str | None, protocol: str | None, precision: str,
+             report: Path | None, per_query: Path | None, as_json: bool) -> None:
     """Measure retrieval in both directions: R@1, R@5, R@10, MRR and median rank; more in the report and the JSON.
 
     \b
@@ -64,6 +71,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     densecap evaluate table.csv --model runs/mine --retain other.csv --index indexes/mine
     densecap evaluate table.csv --model ViT-B-16 --pretrained openai --split all --json
     densecap evaluate table.csv --model starter --split all --protocol halves
+    densecap evaluate indexes/mine.feedback.jsonl --model runs/taught --against starter
     """
     by_captions = protocol is not None or mode not in (None, "image")
     if by_captions and (slices or index_folder or retain or report or per_query):
@@ -77,6 +85,11 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     models = [named_model(None, model_name, pretrained, arch, resize),
               *(config.ModelConfig(name).resolved() for name in against)]
     found = read(collection, reading)
+    taught = found.format == "feedback"
+    if taught and by_captions:
+        raise click.UsageError("answers to searches are no descriptions that could be taken apart; leave out --mode "
+                               "and --protocol")
+    gallery_of = _gallery_of(collection, among, taught)
     retained = read(retain) if retain else None
     if index_folder is not None:
         check_index(str(index_folder))
@@ -96,6 +109,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
                 print_modes(each, "all" if mode is None else mode)
         return
 
+    from densecap_search.evaluation.outcome import few_questions
     from densecap_search.evaluation.per_query import write_per_query  # torch: not before all that is checked without
     from densecap_search.evaluation.report import write_report
     from densecap_search.evaluation.slices import BUILT_IN
@@ -105,9 +119,11 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
         found, models, device=device, precision=precision,
         splits=wanted, index=index_folder, gallery=gallery,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
-        talk=terminal_talk(), retain=retained,
+        talk=terminal_talk(), retain=retained, among=gallery_of,
     )
     tell_skipped(outcome.reports[0].skipped[len(found.skipped):])
+    if taught and (few := few_questions(outcome.reports[0])):
+        click.echo(few, err=True)
     if report:
         write_report(report, outcome)
         click.echo(f"The report is {report}", err=True)
@@ -118,3 +134,20 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
             click.echo(json_text(row))
         return
     print_outcome(outcome, sliced=slices)
+
+
+def _gallery_of(collection: Path, among: Path | None, taught: bool) -> Collection | None:
+    """What is searched in place of the collection's own pictures."""
+    from densecap_search.collection.feedback import index_beside
+    from densecap_search.retrieval.index_folder import is_index
+
+    place = index_beside(collection) if taught and among is None else among
+    if place is None:
+        return None
+    if is_index(place):
+        from densecap_search.workflows.index import indexed_collection
+
+        return indexed_collection(place)
+    if among is None:
+        raise DensecapError(f"the index {place} is not there; say with --among which pictures are searched")
+    return read(place)

@@ -37,6 +37,9 @@ from densecap_search.files import json_text
 @click.option("--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="Settings in YAML.")
 @model_options
 @collection_options
+@click.option("--add", type=click.Path(resolve_path=True, dir_okay=False), multiple=True, metavar="FEEDBACK",
+              help="Answers to searches that the page of an index has kept: their questions are captions too, but "
+              "those of two pictures in five, which are held out to be asked.")
 @click.option("--objective", type=click.Choice(config.OBJECTIVE_NAMES), help="Default: auto, which is chosen by "
               "evidence before training, without the test split; hn_clip where --gamma is given.")
 @click.option("--gamma", type=float, help="Margin per caption similarity, of hn_clip. Default there: 0.5.")
@@ -73,13 +76,14 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
     densecap finetune table.csv --model ViT-B-16 --pretrained openai --batch-size 64 -o runs/b16
     densecap finetune table.csv --model starter --objective info_nce --set train.lr=5e-4 -o runs/plain
     densecap finetune table.csv --model ViT-B-16 --pretrained openai --batch-size 1024 --micro-batch 16 -o runs/large
+    densecap finetune table.csv --add indexes/mine.feedback.jsonl -o runs/taught
     densecap finetune table.csv --resume -o runs/b16
 
     Under torchrun all processes share the work:
     torchrun --nproc-per-node 4 -m densecap_search finetune table.csv --config configs/vit-b-16.yaml -o runs/b16
     """
     overrides = [(_SETTING_OF_OPTION[name], value) for name, value in options.items()
-                 if value is not None and not (name == "device" and value == "auto")]
+                 if value not in (None, ()) and not (name == "device" and value == "auto")]
     overrides += [(f"data.{name}", value) for name, value in asdict(reading).items() if value]
     overrides += [config.parse_setting(text) for text in settings]
     if resume:
@@ -120,7 +124,7 @@ _SETTING_OF_OPTION = {
     "gamma": "train.gamma", "late_interaction": "train.late_interaction",
     "tune": "train.tune", "batch_size": "train.batch_size", "micro_batch": "train.micro_batch",
     "batches": "train.batches", "interpolate": "train.interpolate", "diagnose": "train.diagnose",
-    "epochs": "train.epochs", "lr": "train.lr",
+    "add": "data.add", "epochs": "train.epochs", "lr": "train.lr",
     "checkpoint": "train.checkpoint", "precision": "train.precision", "device": "train.device", "seed": "train.seed",
 }
 

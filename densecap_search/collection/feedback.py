@@ -55,6 +55,11 @@ def feedback_file(index: Path) -> Path:
     return folder.with_name(f"{folder.name}.feedback.jsonl")
 
 
+def index_beside(file: Path) -> Path:
+    """The index whose answers a file keeps, by its name."""
+    return file.with_name(file.name.removesuffix(".jsonl").removesuffix(".feedback"))
+
+
 def keep_answer(path: Path, answer: Answer) -> None:
     """Append an answer, whole or not at all."""
     said = {name: value for name, value in asdict(answer).items() if value not in ("", None)}

@@ -118,6 +118,11 @@ def picture_numbers(records: Sequence[Record]) -> list[int]:
     return _components(records, ("group", "picture"))
 
 
+def sides(records: Sequence[Record]) -> list[int]:
+    """A number a record; equal numbers must be on one side of a split: the same picture, or of one burst."""
+    return _components(records, ("group", "picture", "burst"))
+
+
 def _set_aside(records: Sequence[Record], shares: Sequence[float], seed: int) -> tuple[tuple[Record, ...], ...]:
     """Whole units, drawn at random, until each share is reached; the first part gets what is left.
 

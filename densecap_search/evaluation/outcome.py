@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from densecap_search.collection.feedback import FEW
 from densecap_search.evaluation.compare import Comparison
 from densecap_search.evaluation.evaluate import Report
 from densecap_search.evaluation.index_recall import IndexRecall
@@ -54,3 +55,11 @@ class EvaluationOutcome:
         if self.retention:
             first["retention"] = self.retention.as_json()
         return [first, *(report.as_json() for report in self.reports[1:])]
+
+
+def few_questions(report: Report) -> str:
+    """A sentence where a figure of answers to searches tells next to nothing; else none."""
+    found, few = report.text_to_image.figures["R@1"], report.text_to_image.queries
+    return "" if few >= FEW else (
+        f"{few} question{'s are' if few != 1 else ' is'} too few to tell (at least {FEW}): R@1 of text→image may be "
+        f"anything from {found.low:.0f} to {found.high:.0f} %")

@@ -57,7 +57,7 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
     if not records:
         first = f"; {len(skipped)} were skipped, the first: {skipped[0]}" if skipped else ""
         raise CollectionError(f"{collection.name} has no picture with a caption that can be opened{first}")
-    if not config.data.use_split:
+    if not config.data.use_split and not config.data.add:
         records = [replace(record, split=None) for record in records]
     usable = Collection(collection.name, tuple(records), skipped)
     splits = split_collection(usable, val_share=config.data.val_share, test_share=config.data.test_share,

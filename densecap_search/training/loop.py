@@ -29,6 +29,7 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.loading import load_encoder
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training import choice, interpolate, plots, saturation
+from densecap_search.training.added import add_questions
 from densecap_search.training.batches import Batch, Batches, Plan
 from densecap_search.training.choice import Choice
 from densecap_search.training.data import TrainingData, prepare
@@ -36,7 +37,16 @@ from densecap_search.training.distributed import ALONE, Processes, joined
 from densecap_search.training.gradient_cache import backward_in_chunks
 from densecap_search.training.interrupt import Interruptions
 from densecap_search.training.objectives import OBJECTIVES, late_interaction
-from densecap_search.training.run_folder import BEST, CONFIG, LOG, SPLIT, STOPPED, read_split_file, write_splits
+from densecap_search.training.run_folder import (
+    BEST,
+    CONFIG,
+    LOG,
+    SPLIT,
+    STOPPED,
+    read_split_file,
+    trained_before,
+    write_splits,
+)
 
 SAVE_SECONDS = 30.0  # runs of a few seconds an epoch do not write the same 100 MB every time
 FUSED = ("cpu", "cuda")  # devices that have a fused AdamW in every version of torch that is allowed
@@ -123,6 +133,8 @@ def finetune(
                                            rank=train.rank, alpha=train.lora_alpha, only=train.lora_targets,
                                            seed=train.seed)
         talk.say(tuning.count_trained(encoder, trained))
+        if config.data.add:
+            collection = add_questions(collection, config, talk)
         data = prepare(collection, config, train, encoder, strict, processes, talk)
         chosen = None
         if train.objective == "auto":
@@ -250,7 +262,7 @@ class _Job:
         if self.writes:
             self.run.mkdir(parents=True, exist_ok=True)
             write_text(self.run / CONFIG, settings.to_yaml(config))
-            write_splits(self.run, self.data.splits, config.split_seed, collection)
+            write_splits(self.run, self.data.splits, config.split_seed, collection, trained_before(config.model.name))
         self._log_epoch(0, self._validate(0), None, 0.0)
         if self.writes:
             checkpoint.save_encoder(self.encoder, self.run)

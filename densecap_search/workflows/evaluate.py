@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from densecap_search.collection.feedback import FORMAT as FEEDBACK
 from densecap_search.collection.questions import choose_protocol
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import select_splits
-from densecap_search.config import ModelConfig, load_config
+from densecap_search.config import STARTER, ModelConfig, load_config
 from densecap_search.embedding.content import read_contents, with_contents
 from densecap_search.errors import CollectionError, ConfigError
 from densecap_search.evaluation.compare import compare_reports
@@ -25,7 +26,7 @@ from densecap_search.model.loading import load_encoder
 from densecap_search.retrieval.index import load_index
 from densecap_search.talk import Talk
 from densecap_search.training import interpolate
-from densecap_search.training.run_folder import CONFIG, read_splits
+from densecap_search.training.run_folder import CONFIG, read_splits, trained_before
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,15 @@ class _Set:
 def run_evaluation(
     collection: Collection, models: Sequence[ModelConfig], *, splits: Sequence[str], precision: str = "fp32",
     device: str = "auto", long_text: str | None = None, max_pixels: int | None = None, slices: Sequence[str] = (),
-    gallery: str = "split", index: Path | None = None, retain: Collection | None = None, talk: Talk,
+    gallery: str = "split", index: Path | None = None, retain: Collection | None = None,
+    among: Collection | None = None, talk: Talk,
 ) -> EvaluationOutcome:
     """Measure the first model, compare it with the others, and see what it does to an index or another collection.
 
     splits: names, or ``all``; a run's own splits go before the table's. index: a folder that the first model built.
     long_text, max_pixels: as for load_encoder, for all models.
     gallery: ``all``: the galleries hold the whole collection, as an index of it would; queries are those of the splits.
+    among: what is searched instead, whose captions are not; for answers to searches, which name few pictures.
     retain: also measured with the first model and with the one before it (the second one, or what its run began with).
     """
     if long_text:
@@ -56,7 +59,9 @@ def run_evaluation(
     before = None if retain is None else _model_before(models)
     load = partial(load_encoder, device=device, precision=precision, max_pixels=max_pixels)
     chosen = _choose(collection, models, splits, talk)
-    if gallery == "all":
+    if among is not None:
+        chosen = _with_gallery(chosen, among, talk)
+    elif gallery == "all":
         chosen = _with_others(chosen, collection, talk)
     reports: list[Report] = []
     found_index = None
@@ -99,6 +104,8 @@ def run_modes(
 
 def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Sequence[str], talk: Talk) -> _Set:
     """The records of the splits: as the first run among the models has them, and of other pictures as the table has."""
+    if collection.format == FEEDBACK:
+        return _choose_questions(collection, models, splits, talk)
     made = next((found for model in models if (found := read_splits(Path(model.name))[0])), {})
     if made:
         collection = with_contents(collection, talk=talk)
@@ -108,6 +115,37 @@ def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Seque
         talk.say(f"{len(made) - len(same)} of the {len(made)} pictures that the run split are not here or have changed")
     records = select_splits(collection, splits, same)
     return _read_set(collection, tuple(splits), records, talk)
+
+
+def _choose_questions(collection: Collection, models: Sequence[ModelConfig], splits: Sequence[str], talk: Talk) -> _Set:
+    """Of answers to searches those of the splits, as the first run has them by content; none that was trained on."""
+    collection = with_contents(collection, talk=talk)
+    trained = frozenset[str]().union(*(trained_before(model.name) for model in models))
+    runs = [Path(model.name) for model in models if model.name != STARTER]
+    made = next((found for run in runs if (found := read_splits(run)[0])), {})
+    split_of = {content: split for split, content in made.values()}
+    fair = [record for record in collection.captioned if record.content and record.hash not in trained]
+    known = len(collection.captioned) - len(fair)
+    if known:
+        talk.say(f"{known} of the {len(collection.captioned)} pictures that were meant were trained on; what was asked "
+                 "for them is not asked")
+    if not fair:
+        raise CollectionError(f"{collection.name}: every picture that was meant was trained on, so no question can be "
+                              "asked; hold some out with finetune --add")
+    own = {record.image_id: split for record in fair if (split := split_of.get(record.hash))}
+    records = select_splits(replace(collection, records=tuple(fair)), splits, own)
+    return _Set(collection.name, tuple(splits), records, collection.skipped)
+
+
+def _with_gallery(chosen: _Set, among: Collection, talk: Talk) -> _Set:
+    """The pictures of another collection beside those that are asked, without their captions."""
+    read, unreadable = read_contents(among.records, talk=talk)
+    asked = {record.hash for record in chosen.records}
+    ids = {record.image_id for record in chosen.records}
+    others = tuple(
+        replace(record, captions=(), image_id=str(record.image) if record.image_id in ids else record.image_id)
+        for record in read if record.hash not in asked)
+    return replace(chosen, others=others, skipped=(*chosen.skipped, *unreadable))
 
 
 def _read_set(of: Collection, splits: tuple[str, ...], records: tuple[Record, ...], talk: Talk) -> _Set:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from densecap_search.collection.records import Collection
+from densecap_search.collection.records import Collection, Content, Record
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.caption_store import Captions, update_captions
+from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.update import IndexSummary, Wanted, bring_up_to_date
 from densecap_search.talk import Talk
 from densecap_search.training.run_folder import read_splits
@@ -21,6 +22,14 @@ class Indexed:
 
     pictures: IndexSummary
     captions: Captions | None
+
+
+def indexed_collection(folder: Path) -> Collection:
+    """The pictures of an index with all that it knows of them, as a collection; nothing is opened."""
+    found = load_index(folder)
+    records = (Record(row.image_id, Path(row.image), row.captions, row.split, row.group, row.burst, row.columns,
+                      content=Content(row.hash, row.size, row.modified)) for row in found.rows)
+    return Collection(folder.resolve().name, tuple(records))
 
 
 def index_collection(
