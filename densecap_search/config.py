@@ -30,7 +30,7 @@ RESIZES = ("crop", "pad", "squash")  # how a picture is brought to the tower's s
 LONG_TEXT = ("cut", "mean", "best")  # what becomes of a caption beyond the text window
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PUBLISHED_AS = ("open_clip", "huggingface", "sentence-transformers", "onnx", "immich")
+PUBLISHED_AS = ("open_clip", "huggingface", "sentence-transformers", "onnx", "immich", "peft")
 INDEX_PUBLISHED_AS = ("parquet", "npy")
 DTYPES = ("fp32", "fp16", "int8")  # of published weights
 _SETTINGS_BYTES = 1 << 24
@@ -85,7 +85,8 @@ class ModelConfig:
 
     name: ``starter``, a run folder, an open_clip name (also ``hf-hub:…`` and ``local-dir:…``), a checkpoint file, or a
     Hugging Face folder. pretrained: for open_clip names a tag, a checkpoint file, or ``random`` (weights from seed 0).
-    arch: the open_clip name of a checkpoint file whose keys do not tell.
+    arch: the open_clip name of a checkpoint file whose keys do not tell. prefix: what stands before the names of the
+    model's tensors in such a file, where it is not found by itself, as with two models in one file.
     """
 
     name: str = STARTER
@@ -94,6 +95,7 @@ class ModelConfig:
     context_length: int | None = None  # tokens; None: 248 for causal CLIP towers, others keep their own
     resize: str | None = None  # one of RESIZES; None: as the model has it, which for CLIP is crop
     long_text: str | None = None  # one of LONG_TEXT; None: as the model has it, which is cut
+    prefix: str | None = None  # of tensor names in a checkpoint file, such as student.
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> ModelConfig:

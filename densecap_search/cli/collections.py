@@ -22,7 +22,8 @@ from densecap_search.files import check_writable, json_text, write_text
 @max_pixels_option
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="F.html", help="Also write a page.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+def inspect_collection(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+                       prefix: str | None, device: str,
                        reading: Reading, batch_size: int, logit_scale: float | None, pictures: bool,
                        max_pixels: int | None, report: Path | None, as_json: bool) -> None:
     """Look at a collection before training: what is broken or there twice, what splits share, how long captions are.
@@ -40,7 +41,7 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     if report is not None:
         check_writable(report.absolute().parent)
     found = read(collection, reading)
-    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
 
     from densecap_search.inspection.inspect import as_json as as_object  # torch, matplotlib: not before the checks
     from densecap_search.inspection.page import inspection_page

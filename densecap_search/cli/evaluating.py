@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (.html) or tables (.md).")
 @click.option("--per-query", type=click.Path(path_type=Path, dir_okay=False), help="Write a row a query (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model.")
-def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str,
+def evaluate(collection: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+             prefix: str | None, device: str,
              reading: config.Reading, against: tuple[str, ...], long_text: str | None, resize: str | None,
              max_pixels: int | None, split: str, gallery: str, among: Path | None, slices: tuple[str, ...],
              index_folder: Path | None, retain: Path | None, mode: str | None, protocol: str | None, precision: str,
@@ -82,7 +83,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
             raise click.UsageError(f"{path.name} must end in {' or '.join(suffixes)}")
     if retain and gallery == "all":
         raise click.UsageError("--retain compares within the splits; leave out --gallery all, or ask for it apart")
-    models = [named_model(None, model_name, pretrained, arch, resize),
+    models = [named_model(None, model_name, pretrained, arch, resize, prefix=prefix),
               *(config.ModelConfig(name).resolved() for name in against)]
     found = read(collection, reading)
     taught = found.format == "feedback"

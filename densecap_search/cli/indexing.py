@@ -53,6 +53,7 @@ ASKED_RECALL = 0.95
 @click.option("--remove", metavar="NAME", help="Take a collection out of the index.")
 @click.option("--check", is_flag=True, help="Read every byte of the index and say whether it is as it was written.")
 def index(collection: Path | None, output: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+          prefix: str | None,
           device: str, reading: config.Reading, kind: str | None, resize: str | None, max_pixels: int | None,
           precision: str, strict: bool, store: str | None, dry_run: bool, add: bool, name: str | None, prune: bool,
           rebuild: bool, undo: bool, listed: bool, remove: str | None, check: bool) -> None:
@@ -85,7 +86,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
         return
     from densecap_search.files import check_writable
 
-    model = named_model(output, model_name, pretrained, arch, resize)
+    model = named_model(output, model_name, pretrained, arch, resize, prefix=prefix)
     found = read(collection, reading, strict=strict)
     check_writable(output)
 

@@ -23,9 +23,12 @@ def model_options(command: F) -> F:
     """--model and what goes with it, for commands that encode."""
     for option in reversed((
         click.option("--model", "model_name", metavar="M", help="starter, a run folder, an open_clip name, "
-                     "hf-hub:…, local-dir:…, a checkpoint file, or a Hugging Face folder."),
-        click.option("--pretrained", metavar="W", help="Weights for an open_clip name: a tag, a file, or random."),
+                     "hf-hub:…, local-dir:…, a checkpoint file, or a folder of Hugging Face or peft."),
+        click.option("--pretrained", metavar="W", help="Weights for an open_clip name: a tag, a file, or random. Or "
+                     "a folder of peft's adapters, for any base."),
         click.option("--arch", metavar="NAME", help="Architecture of a checkpoint file whose keys do not tell."),
+        click.option("--prefix", metavar="NAME.", help="What stands before the names of the model's tensors in a "
+                     "checkpoint file, where that is not found by itself, such as student."),
         click.option("--device", type=click.Choice(config.DEVICES), default="auto", show_default=True),
     )):
         command = option(command)
@@ -102,14 +105,14 @@ def check_index(place: str) -> None:
 
 
 def named_model(index_folder: Path | None, name: str | None, pretrained: str | None, arch: str | None,
-                resize: str | None = None) -> config.ModelConfig:
+                resize: str | None = None, prefix: str | None = None) -> config.ModelConfig:
     """The encoder that the options name; without --model that of the index that is being updated."""
     if name is None:
         from densecap_search.retrieval.index_folder import is_index, read_model
 
-        if pretrained or arch or resize:
-            raise ConfigError("--pretrained, --arch and --resize go with --model")
+        if pretrained or arch or resize or prefix:
+            raise ConfigError("--pretrained, --arch, --prefix and --resize go with --model")
         if index_folder is not None and is_index(index_folder):
             return read_model(index_folder)
         raise ConfigError("say which model with --model: starter, a run folder, or an open_clip name")
-    return config.ModelConfig(name, pretrained, arch, resize=resize).resolved()
+    return config.ModelConfig(name, pretrained, arch, resize=resize, prefix=prefix).resolved()

@@ -69,7 +69,8 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
            image: Path | None, also: tuple[tuple[float, str], ...], without: tuple[str, ...], must: tuple[str, ...],
            queries: Path | None, where: str | None, mode: str, min_score: float | None, sort: str, k: int,
            output: Path | None, spreadsheet: bool, as_json: bool, model_name: str | None, pretrained: str | None,
-           arch: str | None, device: str, long_text: str | None, max_pixels: int | None) -> None:
+           arch: str | None, prefix: str | None, device: str, long_text: str | None,
+           max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     INDEX is a folder, or the name of a store that holds one, as it was given to `densecap index --store`.
@@ -109,7 +110,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
         found = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort)
         _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
         return
-    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
     check_index(index_folder)
     if where is not None:
         from densecap_search.retrieval.filters import parse_filter
@@ -218,7 +219,8 @@ def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed:
 @click.option("--edit/--no-edit", "edit", default=None, help="Whether the page keeps what people teach it, beside the "
               "index: which picture they meant. Default: where it is open to this machine only, without --allow-host.")
 @long_text_option
-def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None, device: str, host: str,
+def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None,
+          prefix: str | None, device: str, host: str,
           port: int, auth_file: Path | None, auth: str | None, no_auth: bool, allowed: tuple[str, ...],
           paths: bool | None, edit: bool | None, long_text: str | None) -> None:
     """Open a page that searches an index, and the same as a JSON API.
@@ -232,7 +234,7 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
 
     users = access.read_users(auth_file, auth)
     access.check_open(host, users, no_auth)
-    model = named_model(None, model_name, pretrained, arch) if model_name else None
+    model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
     check_index(str(index_folder))
     sock = server.listen(host, port)
 

@@ -117,7 +117,7 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
 
 
 _SETTING_OF_OPTION = {
-    "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch",
+    "model_name": "model.name", "pretrained": "model.pretrained", "arch": "model.arch", "prefix": "model.prefix",
     "context_length": "model.context_length",
     "resize": "model.resize", "long_text": "model.long_text", "max_pixels": "data.max_pixels",
     "objective": "train.objective",

@@ -26,7 +26,7 @@ def attach(encoder: DualEncoder, kind: str, rank: int, *, alpha: float | None = 
     are small enough to train whole. alpha: adapters count alpha / rank; None: the rank, which is 1. only: a regular
     expression that the names of layers must hold. seed: of the adapters' random halves.
     """
-    peft = _import_peft()
+    peft = import_peft("--tune lora and dora need")
     towers: tuple[tuple[Tower, str, Any], ...] = (
         ("image", "visual", encoder.model.visual), ("text", "text", encoder.model.text))
     targets = []
@@ -69,12 +69,12 @@ def is_adapted(encoder: DualEncoder) -> bool:
     return any(True for _ in adapted_layers(encoder.model))
 
 
-def _import_peft() -> Any:
+def import_peft(needs: str) -> Any:
+    """The package. needs: who needs it, as the beginning of a sentence."""
     try:
         return importlib.import_module("peft")
     except ImportError as error:
-        raise MissingPackage("--tune lora and dora need the package peft; "
-                             "pip install 'densecap-search[peft]'") from error
+        raise MissingPackage(f"{needs} the package peft; pip install 'densecap-search[peft]'") from error
 
 
 def _split_attention(tower: nn.Module) -> None:

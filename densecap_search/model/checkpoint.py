@@ -47,9 +47,18 @@ def build_model(spec: EncoderSpec, text_folder: Path | None = None) -> Any:
         raise ModelError(f"{spec.source} is a captioning model (CoCa); only plain dual encoders are supported")
     cfg.pop("custom_text", None)
     model = open_clip.CustomTextCLIP(**cfg)
+    if cfg["vision_cfg"].get("timm_model_name") and cfg["vision_cfg"].get("act_kwargs"):
+        _set_activation(model.visual, cfg["vision_cfg"]["act_kwargs"])
     if spec.starter_heads is not None:
         _put_starter_heads(model, spec)
     return model
+
+
+def _set_activation(tower: nn.Module, settings: Mapping[str, Any]) -> None:
+    """act_kwargs of an image tower of timm's, which open_clip does not hand on."""
+    for module in tower.modules():
+        if isinstance(module, nn.GELU):
+            module.approximate = settings.get("approximate", "none")
 
 
 def _put_starter_heads(model: Any, spec: EncoderSpec) -> None:

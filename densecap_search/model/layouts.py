@@ -16,6 +16,7 @@ from open_clip.model import convert_to_custom_text_state_dict
 from torch import Tensor
 
 from densecap_search.errors import ModelError
+from densecap_search.model.siglip import siglip_to_custom
 from densecap_search.model.window import KEPT_ROWS
 
 State = dict[str, Tensor]
@@ -66,7 +67,7 @@ def find_layout(names: Collection[str]) -> str:
     beginnings = sorted({name.split(".")[0] for name in names})
     seen = ", ".join(beginnings[:6]) + (", …" if len(beginnings) > 6 else "")
     raise ModelError(f"has a layout that is not known: {len(names)} tensors whose names begin with {seen}; "
-                     f"known layouts are {', '.join(LAYOUTS)}")
+                     f"known layouts are {', '.join(LAYOUTS)}; of several models in a file --prefix takes one")
 
 
 def strip_prefixes(state: Mapping[str, Tensor]) -> State:
@@ -75,7 +76,8 @@ def strip_prefixes(state: Mapping[str, Tensor]) -> State:
     for name, value in state.items():
         short = _PREFIXES.sub("", name.replace(_FSDP, ""))
         if short in stripped:
-            raise ModelError(f"it holds two tensors {short}, one of them as {name}; save one model alone")
+            raise ModelError(f"it holds two tensors {short}, one of them as {name}; save one model alone, or "
+                             "name what stands before its names with --prefix")
         stripped[short] = value
     return stripped
 
@@ -153,7 +155,7 @@ def config_from_shapes(state: State) -> Config:
 
 def refuse_to_guess(state: State) -> Config:
     """A bare state dict of CLIPModel: with the other activation wrong by 4e-3, with other heads by 9e-2, silently."""
-    raise ModelError("tensors alone do not tell which activation and how many heads a CLIPModel has; put its "
+    raise ModelError("tensors alone do not tell which activation and how many heads such a model has; put its "
                      "config.json beside the file, or name the architecture with --arch, for example "
                      "--arch ViT-B-16-quickgelu for OpenAI's weights or ViT-B-16 for LAION's")
 
@@ -213,10 +215,12 @@ LAYOUTS: dict[str, Layout] = {  # the more demanding first
     "Hugging Face CLIPModel": Layout(("text_model.", "vision_model.", "text_projection.weight",
                                       "visual_projection.weight"),
                                      huggingface_to_custom, refuse_to_guess, None),
+    "Hugging Face SiglipModel": Layout(("text_model.", "vision_model.", "text_model.head.weight"),
+                                       siglip_to_custom, refuse_to_guess, False),
     "open_clip CLIP": Layout(("positional_embedding", "text_projection", "visual."), plain_to_custom, None, None),
     "open_clip CustomTextCLIP": Layout(("text.", "visual."), dict, None, None),
 }
-HUGGING_FACE = "Hugging Face CLIPModel"
+HUGGING_FACE = {"Hugging Face CLIPModel": "clip", "Hugging Face SiglipModel": "siglip"}  # layout → model_type
 
 _HF_PROJECTIONS = {"text_projection.weight": "text.text_projection", "visual_projection.weight": "visual.proj"}
 _HF_NAMES = tuple((re.compile(pattern), new) for pattern, new in (

@@ -32,6 +32,8 @@ from densecap_search.model.layouts import (
     find_layout,
     preprocess_from_huggingface,
 )
+from densecap_search.model.peft_folder import base_of, is_adapter, put_onto
+from densecap_search.model.siglip import config_from_siglip, preprocessing_of_siglip
 from densecap_search.model.starter import load_starter
 from densecap_search.model.untrusted import check_model_cfg, refuse_code, refuse_code_of, tokenizer_options
 from densecap_search.model.weight_files import read_folder, read_json, read_state
@@ -39,6 +41,10 @@ from densecap_search.model.window import default_context_length, set_context_len
 
 RANDOM = "random"
 _MODEL_FILES = ("open_clip_config.json", "config.json")
+_WEIGHT_FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "tokenizer.model")
+_INSTEAD = {"siglip2": "; this is SigLIP 2 for pictures of any shape (NaFlex), take one of a fixed resolution, such as "
+                       "siglip2-base-patch16-224"}
 
 
 def load_encoder(model: ModelConfig, *, device: str = "auto", precision: str = "fp32", max_pixels: int | None = None
@@ -52,17 +58,10 @@ def load_encoder(model: ModelConfig, *, device: str = "auto", precision: str = "
     chosen = choose_device(device)
     torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32 on GPUs too
     precision = choose_precision(precision, chosen)
-    path = Path(name).expanduser()
-    if name == STARTER:
-        encoder = load_starter(heads=pretrained != RANDOM)
-    elif path.is_dir():
-        encoder = _from_folder(path)
-    elif path.is_file():
-        encoder = _from_file(path, model.arch)
-    elif parse_model_name(name)[0]:
-        encoder = _from_schema(name)
-    else:
-        encoder = _from_open_clip(name, pretrained)
+    adapter = _adapter(pretrained)
+    encoder = _named(name, None if adapter else pretrained, model.arch, model.prefix)
+    if adapter:
+        encoder = _adapted(encoder, adapter)
     length = model.context_length or encoder.context_length
     if length != encoder.model.text.context_length:
         set_context_length(encoder.model.text, length)
@@ -71,6 +70,45 @@ def load_encoder(model: ModelConfig, *, device: str = "auto", precision: str = "
                    long_text=model.long_text or encoder.spec.long_text)
     return DualEncoder(encoder.model, spec, encoder.tokenizer, device=chosen, precision=precision,
                        max_pixels=max_pixels or MAX_PIXELS)
+
+
+def _named(name: str, pretrained: str | None, arch: str | None, prefix: str | None) -> DualEncoder:
+    path = Path(name).expanduser()
+    file = path if path.is_file() else Path(pretrained or RANDOM).expanduser()
+    if prefix is not None and not file.is_file():
+        raise ModelError(f"--prefix is for checkpoint files, and {name} is none")
+    if name == STARTER:
+        return load_starter(heads=pretrained != RANDOM)
+    if path.is_dir():
+        return _from_folder(path)
+    if path.is_file():
+        return _from_file(path, arch, prefix)
+    if parse_model_name(name)[0]:
+        return _from_schema(name)
+    if _means_a_path(name):
+        raise ModelError(f"there is no file or folder {name}; a model is a run folder, a checkpoint file, a folder of "
+                         "Hugging Face, open_clip or peft, or a name that `densecap models` lists")
+    return _from_open_clip(name, pretrained, prefix)
+
+
+def _means_a_path(name: str) -> bool:
+    """Whether a name that is not there can only be that of a file or folder."""
+    path = Path(name).expanduser()
+    return path.is_absolute() or name.startswith((".", "~")) or path.suffix in _WEIGHT_FILES \
+        or (len(path.parts) > 1 and path.parent.is_dir())
+
+
+def _adapter(pretrained: str | None) -> Path | None:
+    """Where --pretrained names a folder of peft's adapters."""
+    folder = Path(pretrained or RANDOM).expanduser()
+    return folder if is_adapter(folder) else None
+
+
+def _adapted(encoder: DualEncoder, folder: Path) -> DualEncoder:
+    """A base with a folder of peft's adapters folded in."""
+    _load_exactly(encoder.model, put_onto(encoder, folder), folder, "name the base that they were trained onto")
+    return DualEncoder(encoder.model, replace(encoder.spec, source=f"{encoder.name} with {folder.name}"),
+                       encoder.tokenizer)
 
 
 def open_clip_name(name: str) -> str:
@@ -87,17 +125,22 @@ def open_clip_name(name: str) -> str:
 def _from_folder(path: Path) -> DualEncoder:
     if is_run(path):
         return load_run(path)
+    if is_adapter(path):
+        return _adapted(_from_folder(base_of(path)), path)
     path = _model_within(path)
     refuse_code(path)
     if (path / "open_clip_config.json").is_file():
         return _from_schema(f"local-dir:{path}")
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")
-        if kind != "clip":
-            raise ModelError(f"{path} is a Hugging Face model of type {kind!r}; only those of type 'clip' can be read")
+        if kind not in HUGGING_FACE.values():
+            raise ModelError(f"{path} is a Hugging Face model of type {kind!r}; only those of type "
+                             f"{' and '.join(map(repr, HUGGING_FACE.values()))} can be read"
+                             + _INSTEAD.get(str(kind), ""))
         return _from_weights(read_folder(path), path, None)
     raise ModelError(f"{path} is neither a run folder (no model.json), nor an open_clip folder (no "
-                     "open_clip_config.json), nor a Hugging Face folder (no config.json)")
+                     "open_clip_config.json), nor a Hugging Face folder (no config.json), nor one of peft (no "
+                     "adapter_config.json)")
 
 
 def _model_within(folder: Path) -> Path:
@@ -141,7 +184,7 @@ def _checked_schema(name: str) -> dict[str, Any]:
     return cfg
 
 
-def _from_open_clip(name: str, pretrained: str | None) -> DualEncoder:
+def _from_open_clip(name: str, pretrained: str | None, prefix: str | None) -> DualEncoder:
     arch = open_clip_name(name)
     if pretrained is None:
         tags = open_clip.list_pretrained_tags_by_model(arch)
@@ -153,7 +196,7 @@ def _from_open_clip(name: str, pretrained: str | None) -> DualEncoder:
             tags = open_clip.list_pretrained_tags_by_model(arch)
             raise ModelError(f"--pretrained {pretrained} is neither a file nor a tag of {arch}; "
                              f"tags: {', '.join(tags) or 'none'}")
-        return _from_file(file, arch)
+        return _from_file(file, arch, prefix)
     cfg = open_clip.get_model_config(arch)
     if pretrained == RANDOM:
         return _random(arch, cfg)
@@ -183,8 +226,8 @@ def _refuse_hf_tower(arch: str, cfg: dict[str, Any], what: str) -> None:
                          f"{what} are for models that open_clip describes itself")
 
 
-def _from_file(path: Path, arch: str | None) -> DualEncoder:
-    return _from_weights(read_state(path), path, arch)
+def _from_file(path: Path, arch: str | None, prefix: str | None) -> DualEncoder:
+    return _from_weights(read_state(path, prefix), path, arch)
 
 
 def _from_weights(state: State, path: Path, arch: str | None) -> DualEncoder:
@@ -197,12 +240,10 @@ def _from_weights(state: State, path: Path, arch: str | None) -> DualEncoder:
     except ModelError as error:
         raise ModelError(f"{path} {error}") from error
     folder = path if path.is_dir() else path.parent
-    config = _described(folder) if name == HUGGING_FACE and arch is None else None
+    config = _described(folder, HUGGING_FACE[name]) if name in HUGGING_FACE and arch is None else None
     try:
         state = LAYOUTS[name].convert(state)
-        cfg = config_from_huggingface(state, config) if config else _configure(LAYOUTS[name], state, arch)
-        size = cfg["vision_cfg"]["image_size"]
-        changes = preprocess_from_huggingface(_processor(folder), size) if config else {"size": size}
+        cfg, changes = _said_by(config, state, folder) if config else _by_tensors(LAYOUTS[name], state, arch)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     activation = "QuickGELU" if cfg.get("quick_gelu") else "GELU"
@@ -211,9 +252,36 @@ def _from_weights(state: State, path: Path, arch: str | None) -> DualEncoder:
     stray = _load_exactly(model, state, path, "check --arch" if arch else f"it is not a whole {name} checkpoint")
     if stray:
         spec = replace(spec, source=f"{spec.source}, without its tensor {stray}")
-    tokenizer = make_tokenizer(replace(spec, context_length=77), None) if arch is None \
+    tokenizer = _own_tokenizer(replace(spec, context_length=model.text.context_length), folder) if arch is None \
         else _quietly(arch, lambda: open_clip.get_tokenizer(open_clip_name(arch)))
     return _at_default_window(model, spec, tokenizer)
+
+
+def _own_tokenizer(spec: EncoderSpec, folder: Path) -> Any:
+    """CLIP's, or the one that lies in the folder of a model that has its own."""
+    if spec.model_cfg["text_cfg"].get("hf_tokenizer_name") and not any(
+            (folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"{folder} holds no tokenizer; bring {' or '.join(_TOKENIZER_FILES)} of the model")
+    try:
+        return make_tokenizer(spec, folder)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise ModelError(f"cannot read the tokenizer in {folder}: {' '.join(str(error).split())[:300]}; "
+                         "pip install 'densecap-search[siglip]' brings what SigLIP's needs") from error
+
+
+def _said_by(config: dict[str, Any], state: State, folder: Path) -> tuple[Config, dict[str, Any]]:
+    """Configuration and preprocessing of a Hugging Face model, from its JSON files."""
+    if config["model_type"] == "siglip":
+        cfg = config_from_siglip(state, config)
+        size = cfg["vision_cfg"]["image_size"]
+        return cfg, preprocess_from_huggingface(preprocessing_of_siglip(_processor(folder), size), size)
+    cfg = config_from_huggingface(state, config)
+    return cfg, preprocess_from_huggingface(_processor(folder), cfg["vision_cfg"]["image_size"])
+
+
+def _by_tensors(layout: Layout, state: State, arch: str | None) -> tuple[Config, dict[str, Any]]:
+    cfg = _configure(layout, state, arch)
+    return cfg, {"size": cfg["vision_cfg"]["image_size"]}
 
 
 def _configure(layout: Layout, state: State, arch: str | None) -> Config:
@@ -233,11 +301,11 @@ def _configure(layout: Layout, state: State, arch: str | None) -> Config:
     return cfg
 
 
-def _described(folder: Path) -> dict[str, Any] | None:
-    """The config.json of a CLIPModel; others that happen to lie beside a checkpoint say nothing about it."""
+def _described(folder: Path, kind: str) -> dict[str, Any] | None:
+    """The config.json of a model of this kind; others that happen to lie beside a checkpoint say nothing about it."""
     file = folder / "config.json"
     config = read_json(file) if file.is_file() else {}
-    return config if config.get("model_type") == "clip" else None
+    return config if config.get("model_type") == kind else None
 
 
 def _processor(folder: Path) -> dict[str, Any]:
@@ -254,8 +322,8 @@ def _load_exactly(model: nn.Module, state: State, path: Path, hint: str) -> str 
     """Load a whole state; returns the name of the one tensor, if any, that the model has no place for."""
     own = model.state_dict()
     state = {name: value for name, value in state.items() if name not in ("text.attn_mask", "attn_mask")}
-    if "logit_scale" in state:
-        state["logit_scale"] = state["logit_scale"].reshape(own["logit_scale"].shape)
+    for name in {"logit_scale", "logit_bias"} & set(state) & set(own):
+        state[name] = state[name].reshape(own[name].shape)
     extra = sorted(set(state) - set(own))
     stray = extra[0] if len(extra) == 1 and not set(own) - set(state) else None
     if stray:

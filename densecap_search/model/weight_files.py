@@ -41,7 +41,25 @@ _HARMLESS: list[Any] = [
 ]
 
 
-def read_state(path: Path) -> State:
+def read_state(path: Path, prefix: str | None = None) -> State:
+    """The tensors of a model's file, by name, in float32, without what wrappers put before the names.
+
+    prefix: of the names that are wanted, where a file holds more than one model.
+    """
+    tensors = read_tensors(path)
+    if prefix is not None:
+        prefix = prefix.rstrip(".") + "."
+        begins = ", ".join(sorted({name.split(".")[0] for name in tensors})[:6])
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        if not tensors:
+            raise ModelError(f"{path} holds no tensor whose name begins with {prefix!r}; they begin with {begins}")
+    try:
+        return strip_common_prefix(strip_prefixes(tensors))
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def read_tensors(path: Path) -> State:
     """The tensors of a .safetensors, .pt, .pth or .bin file, also of a TorchScript archive, by name, in float32."""
     try:
         if path.suffix == ".safetensors":
@@ -63,11 +81,7 @@ def read_state(path: Path) -> State:
         if isinstance(found, Mapping) else {}
     if not tensors:
         raise ModelError(f"{path} holds no named tensors")
-    try:
-        state = strip_common_prefix(strip_prefixes(tensors))
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
-    return {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    return {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
 
 
 def read_folder(folder: Path) -> State:

@@ -7,7 +7,7 @@ they are, with the model before training. What was seen is kept in the run folde
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,8 +28,9 @@ from densecap_search.training.objectives import info_nce
 
 CHOICE = "choice.json"
 CANDIDATES = (("info_nce", 0.0), ("hn_clip", 0.25), ("hn_clip", 0.5))  # objective, γ
-ENOUGH = 400  # validation pictures that tell objectives apart; with fewer, train and val are split again FOLDS times
-FOLDS = 5
+ENOUGH = 400  # validation pictures that tell objectives apart; with fewer, train and val are split into FOLDS parts,
+FOLDS = 5  # each of which validates what the others train,
+ROUNDS = 2  # and once more, where that tells no candidate from the others
 LONG = 3000  # steps of one run of heads, beyond which candidates are not all trained
 SAMPLED = 512  # pairs of a long run that are looked at, in whole batches
 MOSTLY = 0.5  # of the batches solved: the margin of the paper; see docs/results.md
@@ -98,25 +99,33 @@ def by_validation(config: RunConfig, train: TrainConfig, data: TrainingData, enc
                   talk: Talk) -> Choice:
     """Train every candidate on the training split, or on splits of train and val where val is small.
 
-    trained: what trains heads on given data with given settings.
+    These are split up to ROUNDS times, until one candidate is told from all others. Of those that are not told
+    from the best, the first of CANDIDATES is kept. trained: what trains heads on given data with given settings.
     """
-    parts = _parts(config, train, data, encoder)
-    if not parts:
-        return Choice("info_nce", 0.0, "there are too few pictures to compare objectives on")
-    scores: dict[tuple[str, float], list[Floats]] = {candidate: [] for candidate in CANDIDATES}
-    clusters: list[Ints] = []
-    with talk.progress("choosing the objective", len(parts) * len(CANDIDATES), "trials") as advance:
-        for number, part in enumerate(parts):
-            for candidate in CANDIDATES:
-                pairs = trained(with_objective(train, *candidate), part)
-                scores[candidate].append(_reciprocal_ranks(pairs))
-                advance(1)
-            clusters.append(_pictures(pairs, number))
-    trials = tuple(_trial(candidate, scores, np.concatenate(clusters)) for candidate in CANDIDATES)
-    best = max(trials, key=lambda trial: trial.mrr)
-    where = f"{len(parts)} splits of train and val" if len(parts) > 1 else f"{len(data.splits.val)} validation pictures"
+    seen = _Seen({candidate: [] for candidate in CANDIDATES}, [])
+    rounds = 1 if len(data.splits.val) >= ENOUGH else ROUNDS
+    splits = 1 if rounds == 1 else FOLDS
+    with talk.progress("choosing the objective", rounds * splits * len(CANDIDATES), "trials") as advance:
+        for number in range(rounds):
+            for part in _parts(config, train, data, encoder, number):
+                for candidate in CANDIDATES:
+                    pairs = trained(with_objective(train, *candidate), part)
+                    seen.scores[candidate].append(_reciprocal_ranks(pairs))
+                    advance(1)
+                seen.pictures.append(_pictures(pairs))
+            if not seen.pictures:
+                return Choice("info_nce", 0.0, "there are too few pictures to compare objectives on")
+            if len(_not_told(seen)) == 1:
+                break
+    trials = tuple(_trial(candidate, seen) for candidate in CANDIDATES)
+    close = _not_told(seen)
+    parts = len(seen.pictures)
+    where = f"{parts} splits of train and val" if parts > 1 else f"{len(data.splits.val)} validation pictures"
     reason = f"MRR on {where}: {', '.join(str(trial) for trial in trials)}"
-    return Choice(best.objective, best.gamma, reason, trials)
+    if len(close) > 1:
+        names = " and ".join(spelled(*one) for one in close)
+        reason += f"; the intervals tell {names} not apart, and the first is kept"
+    return Choice(*close[0], reason, trials)
 
 
 def by_sample(train: TrainConfig, data: TrainingData, embed: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
@@ -151,15 +160,41 @@ def with_objective(train: TrainConfig, objective: str, gamma: float) -> TrainCon
     return replace(train, objective=objective, gamma=gamma if objective == "hn_clip" else train.gamma)
 
 
-def _parts(config: RunConfig, train: TrainConfig, data: TrainingData, encoder: DualEncoder) -> Sequence[TrainingData]:
+@dataclass(frozen=True)
+class _Seen:
+    """Of every split that was tried: reciprocal ranks of its queries by candidate, and what picture each is about."""
+
+    scores: Mapping[tuple[str, float], list[Floats]]
+    pictures: list[list[str]]
+
+    def of(self, candidate: tuple[str, float]) -> Floats:
+        """All queries of all splits."""
+        return np.concatenate(self.scores[candidate])
+
+    def clusters(self) -> Ints:
+        """A number for the picture of each query; a picture is the same one in each round."""
+        _, numbers = np.unique([name for part in self.pictures for name in part], return_inverse=True)
+        return numbers.astype(np.int64)
+
+
+def _not_told(seen: _Seen) -> list[tuple[str, float]]:
+    """The best candidate, and those whose paired 95 % interval to it holds 0; in the order of CANDIDATES."""
+    best = max(CANDIDATES, key=lambda candidate: seen.of(candidate).mean())
+    clusters = seen.clusters()
+    return [candidate for candidate in CANDIDATES
+            if candidate == best or paired(seen.of(best), seen.of(candidate), clusters).low <= 0]
+
+
+def _parts(config: RunConfig, train: TrainConfig, data: TrainingData, encoder: DualEncoder, number: int
+           ) -> Iterator[TrainingData]:
+    """What one round trains on and validates with; nothing where there are too few pictures."""
     splits = data.splits
     if len(splits.val) >= ENOUGH:
-        return [fold(splits.train, splits.val, config, train, encoder)]  # data's own batches may be a process's share
-    parts = [part for part in folds((*splits.train, *splits.val), FOLDS, config.split_seed) if part]
-    if len(parts) < 2:
-        return []
-    return [fold([record for other in parts if other is not part for record in other], part, config, train, encoder)
-            for part in parts]
+        yield fold(splits.train, splits.val, config, train, encoder)  # data's own batches may be a process's share
+        return
+    parts = [part for part in folds((*splits.train, *splits.val), FOLDS, config.split_seed + number) if part]
+    for part in parts if len(parts) > 1 else ():
+        yield fold([record for other in parts if other is not part for record in other], part, config, train, encoder)
 
 
 def _reciprocal_ranks(pairs: Pairs) -> Floats:
@@ -169,16 +204,18 @@ def _reciprocal_ranks(pairs: Pairs) -> Floats:
     return both
 
 
-def _pictures(pairs: Pairs, number: int) -> Ints:
-    """The picture that each of those queries is about; numbers of one split are not those of another."""
-    own: Ints = np.concatenate([pairs.picture[pairs.owner], pairs.picture]).astype(np.int64) + number * 10**9
-    return own
+def _pictures(pairs: Pairs) -> list[str]:
+    """The picture that each of those queries is about, by the least image_id of those that are the same picture."""
+    least: dict[int, str] = {}
+    for number, record in zip(pairs.picture.tolist(), pairs.records, strict=True):
+        least[number] = min(least.get(number, record.image_id), record.image_id)
+    return [least[number] for number in (*pairs.picture[pairs.owner].tolist(), *pairs.picture.tolist())]
 
 
-def _trial(candidate: tuple[str, float], scores: Mapping[tuple[str, float], Sequence[Floats]], clusters: Ints) -> Trial:
-    own, first = (np.concatenate(scores[name]) for name in (candidate, CANDIDATES[0]))
-    means = [float(values.mean()) for values in scores[candidate]]
-    found = paired(own, first, clusters)
+def _trial(candidate: tuple[str, float], seen: _Seen) -> Trial:
+    own = seen.of(candidate)
+    means = [float(values.mean()) for values in seen.scores[candidate]]
+    found = paired(own, seen.of(CANDIDATES[0]), seen.clusters())
     spread = float(np.std(means)) if len(means) > 1 else float(own.std() / len(own) ** 0.5)
     return Trial(*candidate, float(own.mean()), spread, found.value, found.low, found.high)
 

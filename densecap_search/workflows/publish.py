@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from PIL import Image
 
-from densecap_search.config import ModelConfig, load_config
+from densecap_search.config import INDEX_PUBLISHED_AS, ModelConfig, load_config, parse_tune
 from densecap_search.errors import ConfigError, DensecapError
 from densecap_search.files import check_writable
+from densecap_search.model.checkpoint import ADAPTER
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.loading import load_encoder
 from densecap_search.model.publishing.agreement import Agreement, Loaded, compare, require
 from densecap_search.model.publishing.card import CardFacts, write_card
 from densecap_search.model.publishing.formats import FORMATS
+from densecap_search.model.publishing.peft_adapters import Adapters
+from densecap_search.model.weight_files import read_tensors
+from densecap_search.retrieval.index_folder import is_index
 from densecap_search.scenes.archive import describe, plan
 from densecap_search.scenes.picture import render
 from densecap_search.talk import Talk
@@ -35,6 +40,9 @@ def publish_run(model: ModelConfig, folder: Path, name: str, *, dtype: str, lice
     form = FORMATS[name]
     if dtype not in form.dtypes:
         raise ConfigError(f"--as {name} is written in {', '.join(form.dtypes)} only, not {dtype}")
+    if is_index(Path(model.name)):
+        raise ConfigError(f"{model.name} is an index; --as {' or '.join(INDEX_PUBLISHED_AS)} writes it for other "
+                          f"programs, and --as {name} is for a run")
     check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         raise DensecapError(f"{folder} is not empty; name a new folder with -o")
@@ -44,11 +52,29 @@ def publish_run(model: ModelConfig, folder: Path, name: str, *, dtype: str, lice
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent) as scratch:
         made = Path(scratch) / folder.name
         made.mkdir()
-        form.write(encoder, made, dtype)
+        if form.write is not None:
+            form.write(encoder, made, dtype)
+        if form.write_adapters is not None:
+            form.write_adapters(read_adapters(Path(model.name), encoder), made)
         agreement = check(encoder, form.load(made), dtype)
         write_card(made, encoder, form, dtype, agreement, _facts(Path(model.name), licence))
         _move(made, folder)
     return agreement
+
+
+def read_adapters(run: Path, encoder: DualEncoder) -> Adapters:
+    """What a run of lora or dora trained, and the model that it began with. encoder: the run's own."""
+    if not (run / ADAPTER).is_file():
+        raise DensecapError(f"{run} holds no {ADAPTER}: --as peft is for runs that were trained with --tune lora or "
+                            "dora; publish it whole, with --as huggingface or open_clip")
+    config = load_config(run / CONFIG)
+    try:
+        base = load_encoder(replace(config.model, context_length=encoder.context_length), device="cpu",
+                            precision="fp32")
+    except DensecapError as error:
+        raise DensecapError(f"the model that {run} began with is needed for --as peft: {error}") from error
+    kind, rank, alpha = parse_tune(str(config.train.tune))[0], config.train.rank, config.train.lora_alpha
+    return Adapters(base, read_tensors(run / ADAPTER), kind, rank, float(rank if alpha is None else alpha))
 
 
 def check(encoder: DualEncoder, loaded: Loaded, dtype: str) -> Agreement:

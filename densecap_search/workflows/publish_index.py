@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from densecap_search.config import PUBLISHED_AS
 from densecap_search.embedding.cache import Array
-from densecap_search.errors import DensecapError, MissingPackage
+from densecap_search.errors import ConfigError, DensecapError, MissingPackage
 from densecap_search.files import check_writable, json_lines, write_text
+from densecap_search.model.checkpoint import is_run
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.rows import Row
 
@@ -21,6 +23,11 @@ TABLE, VECTORS, ROWS = "index.parquet", "vectors.npy", "rows.jsonl"
 
 def publish_index(source: Path, folder: Path, name: str) -> int:
     """Write the live pictures of an index into a new folder; returns how many. name: a key of INDEX_FORMATS."""
+    if not source.exists():
+        raise DensecapError(f"there is no folder {source}; name an index folder")
+    if is_run(source):
+        raise ConfigError(f"{source} is a run, and --as {name} is for an index; publish it with --as "
+                          f"{', '.join(PUBLISHED_AS)}, or make an index of pictures with `densecap index`")
     check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         raise DensecapError(f"{folder} is not empty; name a new folder with -o")

@@ -132,6 +132,21 @@ def test_one_prefix_that_makes_all_names_fit_is_found(prefix: str, tmp_path: Pat
     assert load(str(tmp_path / "wrapped.pt")).fingerprint() == expected
 
 
+def test_of_two_models_in_a_file_prefix_takes_one(tmp_path: Path):
+    theirs, other = hf_model(), shaken(hf_model(), seed=8)
+    theirs.save_pretrained(tmp_path)
+    both = {f"{prefix}.{name}": value for prefix, model in (("student", theirs), ("teacher", other)) for name, value in model.state_dict().items()}
+    torch.save({"state_dict": both}, tmp_path / "two.pt")
+    assert load(str(tmp_path / "two.pt"), prefix="student.").fingerprint() == load(str(tmp_path)).fingerprint()
+    assert load(str(tmp_path / "two.pt"), prefix="teacher").fingerprint() != load(str(tmp_path)).fingerprint()
+    with pytest.raises(ModelError, match=r"begin with student, teacher; known layouts .*; of several models in a file --prefix takes one"):
+        load(str(tmp_path / "two.pt"))
+    with pytest.raises(ModelError, match=r"two\.pt holds no tensor whose name begins with 'net\.'; they begin with student, teacher"):
+        load(str(tmp_path / "two.pt"), prefix="net.")
+    with pytest.raises(ModelError, match=r"--prefix is for checkpoint files, and .* is none"):
+        load(str(tmp_path), prefix="net.")
+
+
 @pytest.mark.parametrize("prefix", ["", "net."])
 def test_one_stray_tensor_is_told_and_left(prefix: str, tmp_path: Path):
     theirs = hf_model()
@@ -227,8 +242,8 @@ def test_a_missing_shard_is_named_and_none_is_looked_for_elsewhere(tmp_path: Pat
 
 
 def test_a_folder_of_another_kind_says_so(tmp_path: Path):
-    (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
-    with pytest.raises(ModelError, match="is a Hugging Face model of type 'siglip'; only those of type 'clip'"):
+    (tmp_path / "config.json").write_text('{"model_type": "blip"}')
+    with pytest.raises(ModelError, match="is a Hugging Face model of type 'blip'; only those of type 'clip' and 'siglip' can be read"):
         load(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(ModelError, match=r"has a config\.json but no weights; it needs one of model\.safetensors, "):
@@ -470,6 +485,7 @@ def test_long_clip_gives_the_vectors_of_its_two_tables(tmp_path: Path):
     (["positional_embedding", "positional_embedding_res", "text_projection", "visual.proj"], "Long-CLIP"),
     (["input_resolution", "context_length", "vocab_size", "positional_embedding", "text_projection", "visual.proj"], "OpenAI CLIP"),
     (["text_model.x", "vision_model.x", "visual_projection.weight", "text_projection.weight"], "Hugging Face CLIPModel"),
+    (["text_model.x", "vision_model.x", "text_model.head.weight"], "Hugging Face SiglipModel"),
     (["positional_embedding", "text_projection", "visual.proj"], "open_clip CLIP"),
     (["text.positional_embedding", "visual.trunk.x"], "open_clip CustomTextCLIP"),
 ])

@@ -23,6 +23,7 @@ from densecap_search.model.publishing.formats import FORMATS
 from densecap_search.model.publishing.tokenizer_file import as_tokenizers
 from densecap_search.talk import SILENT
 from densecap_search.workflows.publish import CHECKED, check, check_inputs, publish_run
+from densecap_search.workflows.publish_index import publish_index
 
 
 def test_the_command_line_knows_every_format_and_type():
@@ -119,3 +120,22 @@ def test_adapters_are_folded_in(tmp_path: Path):
             value.add_(torch.randn_like(value) * 0.05)
     open_clip_folder.write(encoder, tmp_path, "fp32")
     assert check(encoder, open_clip_folder.load(tmp_path), "fp32").least == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_is_no_run_is_said_as_what_it_is(tmp_path: Path):
+    def publish(source: Path, name: str) -> None:
+        publish_run(config.ModelConfig(str(source)), tmp_path / "x", name, dtype="fp32", licence="mit", talk=SILENT)
+
+    for missing in (tmp_path / "nowhere", Path("/nowhere"), Path("./weights.pt")):
+        with pytest.raises(ModelError, match=rf"there is no file or folder .*{missing.name}; a model is a run folder, a checkpoint file"):
+            publish(missing, "open_clip")
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "CURRENT").write_text("gen-000001")
+    with pytest.raises(ConfigError, match=r"index is an index; --as parquet or npy writes it for other programs, and --as onnx is for a run"):
+        publish(tmp_path / "index", "onnx")
+    save_encoder(make_tiny(), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"run is a run, and --as npy is for an index; publish it with --as open_clip, "):
+        publish_index(tmp_path / "run", tmp_path / "x", "npy")
+    with pytest.raises(DensecapError, match=r"there is no folder .*nowhere; name an index folder"):
+        publish_index(tmp_path / "nowhere", tmp_path / "x", "npy")
+    assert not (tmp_path / "x").exists()

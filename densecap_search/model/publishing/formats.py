@@ -12,23 +12,27 @@ from densecap_search.model.publishing import (
     immich,
     onnx_towers,
     open_clip_folder,
+    peft_adapters,
     sentence_transformers_folder,
 )
 from densecap_search.model.publishing.agreement import Loaded
+from densecap_search.model.publishing.peft_adapters import Adapters
 
 
 @dataclass(frozen=True)
 class Format:
     """write: encoder (on the CPU, in float32), an empty folder and one of dtypes → files; ModelError where the
-    architecture cannot be written. load: that folder in the hands of the other library. usage: Python that loads it,
-    for the card. library: as Hugging Face's hub calls it.
+    architecture cannot be written. Or, where it is what a run trained that is written and not a whole model,
+    write_adapters. load: that folder in the hands of the other library. usage: Python that loads it, for the card.
+    library: as Hugging Face's hub calls it.
     """
 
-    write: Callable[[DualEncoder, Path, str], None]
+    write: Callable[[DualEncoder, Path, str], None] | None
     load: Callable[[Path], Loaded]
     usage: str
     library: str
     dtypes: tuple[str, ...] = ("fp32",)
+    write_adapters: Callable[[Adapters, Path], None] | None = None
 
 
 FORMATS: Mapping[str, Format] = {
@@ -39,9 +43,9 @@ tokenizer = open_clip.get_tokenizer("local-dir:FOLDER")
 model.eval()
 text = model.encode_text(tokenizer(["a red boat before a white lighthouse"]), normalize=True)"""),
     "huggingface": Format(huggingface.write, huggingface.load, library="transformers", usage="""\
-from transformers import CLIPModel, CLIPProcessor
-model, processor = CLIPModel.from_pretrained("FOLDER").eval(), CLIPProcessor.from_pretrained("FOLDER")
-text = processor(text=["a red boat before a white lighthouse"], padding=True, truncation=True, return_tensors="pt")
+from transformers import AutoModel, AutoProcessor
+model, processor = AutoModel.from_pretrained("FOLDER").eval(), AutoProcessor.from_pretrained("FOLDER")
+text = processor(text=["a red boat"], padding="max_length", truncation=True, return_tensors="pt")
 features = model.get_text_features(**text)  # not of length 1; images: processor(images=[…]), get_image_features"""),
     "sentence-transformers": Format(sentence_transformers_folder.write, sentence_transformers_folder.load,
                                     library="sentence-transformers", usage="""\
@@ -59,4 +63,11 @@ image = onnxruntime.InferenceSession("FOLDER/image.onnx")  # "image": float32 [N
 # FOLDER/config.json says under "stands_for" whose place the folder takes, for example ViT-B-16__openai:
 # cp -r FOLDER /path/to/model-cache/clip/ViT-B-16__openai
 # then choose that model in immich's settings (Machine Learning → Smart Search) and run Smart Search on all."""),
+    "peft": Format(None, peft_adapters.load, library="peft", write_adapters=peft_adapters.write, usage="""\
+from peft import PeftModel
+from transformers import AutoModel, AutoProcessor
+model = PeftModel.from_pretrained(AutoModel.from_pretrained("FOLDER/base"), "FOLDER").eval()
+processor = AutoProcessor.from_pretrained("FOLDER/base")
+text = processor(text=["a red boat"], padding="max_length", truncation=True, return_tensors="pt")
+features = model.get_text_features(**text)  # logit_scale stays that of the base"""),
 }

@@ -1,7 +1,12 @@
-"""Hugging Face: a folder for ``CLIPModel.from_pretrained`` and ``CLIPProcessor.from_pretrained``."""
+"""Hugging Face: a folder for ``AutoModel.from_pretrained`` and ``AutoProcessor.from_pretrained``.
+
+Towers of CLIP become a CLIPModel, those of SigLIP (timm's ViT that pools by attention, text without a causal mask) a
+SiglipModel.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from open_clip.timm_model import TimmModel
 from open_clip.transformer import TextTransformer, VisionTransformer
 from PIL import Image
+from timm.layers import AttentionPoolLatent
 from torch import Tensor
 
 from densecap_search.errors import ModelError
@@ -20,6 +27,7 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.publishing.agreement import Array, Loaded
 from densecap_search.model.publishing.onnx_towers import image_sides
 from densecap_search.model.publishing.tokenizer_file import as_tokenizers
+from densecap_search.model.siglip import custom_to_siglip
 
 _END, _START = 49407, 49406
 _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
@@ -43,18 +51,37 @@ _NAMES = tuple((re.compile(pattern), new) for pattern, new in (
 
 def write(encoder: DualEncoder, folder: Path, dtype: str) -> None:
     """config.json, weights, tokenizer and preprocessing, by transformers itself."""
-    from transformers import CLIPModel
+    as_model(encoder).save_pretrained(folder)
+    if is_siglip(encoder):
+        _save_own_tokenizer(encoder, folder)
+    else:
+        _save_tokenizer(encoder, folder)
+    write_json(folder / "preprocessor_config.json", _preprocessing(encoder))
 
-    state = to_huggingface(merged_state(encoder))
-    model = CLIPModel(_config(encoder, state))
+
+def as_model(encoder: DualEncoder) -> Any:
+    """The encoder as a CLIPModel or SiglipModel; ModelError where those classes are built in another way."""
+    from transformers import CLIPModel, SiglipModel
+
+    if is_siglip(encoder):
+        state = custom_to_siglip(merged_state(encoder))
+        model: Any = SiglipModel(_siglip_config(encoder, state))
+    else:
+        state = to_huggingface(merged_state(encoder))
+        model = CLIPModel(_config(encoder, state))
     missing, unexpected = model.load_state_dict(state, strict=False)
     wrong = [name for name in (*missing, *unexpected) if not name.endswith("position_ids")]
     if wrong:
-        raise ModelError(f"{encoder.name} is not built as Hugging Face's CLIPModel is ({wrong[0]}); publish it with "
-                         "--as open_clip, onnx or immich")
-    model.save_pretrained(folder)
-    _save_tokenizer(encoder, folder)
-    write_json(folder / "preprocessor_config.json", _preprocessing(encoder))
+        raise ModelError(f"{encoder.name} is not built as Hugging Face's {type(model).__name__} is ({wrong[0]}); "
+                         "publish it with --as open_clip, onnx or immich")
+    return model.eval()
+
+
+def is_siglip(encoder: DualEncoder) -> bool:
+    """Whether the towers are those of SigLIP, as open_clip has them."""
+    image, text = encoder.model.visual, encoder.model.text
+    return (isinstance(image, TimmModel) and isinstance(getattr(image.trunk, "attn_pool", None), AttentionPoolLatent)
+            and isinstance(text, TextTransformer) and text.attn_mask is None and text.pool_type == "last")
 
 
 def load(folder: Path) -> Loaded:
@@ -62,8 +89,15 @@ def load(folder: Path) -> Loaded:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    model = transformers.CLIPModel.from_pretrained(folder).eval()
-    processor = transformers.CLIPProcessor.from_pretrained(folder)
+    return in_hands(f"transformers {transformers.__version__}", transformers.AutoModel.from_pretrained(folder).eval(),
+                    folder)
+
+
+def in_hands(library: str, model: Any, folder: Path) -> Loaded:
+    """A model of transformers with the processor in a folder."""
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(folder)
 
     @torch.inference_mode()
     def pictures(images: Sequence[Image.Image]) -> Array:
@@ -71,10 +105,10 @@ def load(folder: Path) -> Loaded:
 
     @torch.inference_mode()
     def captions(texts: Sequence[str]) -> Array:
-        return rows_of(model.get_text_features(**processor(text=list(texts), padding=True, truncation=True,
-                                                           return_tensors="pt")))
+        tokens = processor(text=list(texts), padding="max_length", truncation=True, return_tensors="pt")
+        return rows_of(model.get_text_features(**tokens))
 
-    return Loaded(f"transformers {transformers.__version__}", pictures, captions)
+    return Loaded(library, pictures, captions)
 
 
 def rows_of(features: Any) -> Array:
@@ -132,15 +166,56 @@ def _config(encoder: DualEncoder, state: dict[str, Tensor]) -> Any:
                 "intermediate_size": state[f"{prefix}.encoder.layers.0.mlp.fc1.weight"].shape[0]}
 
     words = state["text_model.embeddings.token_embedding.weight"].shape[0]
+    positions = state["text_model.embeddings.position_embedding.weight"].shape[0]
     config = CLIPConfig(
         projection_dim=encoder.dim,
-        text_config={**tower(text, "text_model"), "max_position_embeddings": encoder.context_length,
+        text_config={**tower(text, "text_model"), "max_position_embeddings": positions,
                      "vocab_size": words, "bos_token_id": _START, "eos_token_id": _END, "pad_token_id": _END,
                      "projection_dim": encoder.dim},
         vision_config={**tower(image, "vision_model"), "image_size": image_sides(encoder)[0],
                        "patch_size": image.patch_size[0], "projection_dim": encoder.dim})
     config.architectures = ["CLIPModel"]
     return config
+
+
+def _siglip_config(encoder: DualEncoder, state: dict[str, Tensor]) -> Any:
+    from transformers import SiglipConfig
+
+    trunk, text = encoder.model.visual.trunk, encoder.model.text
+
+    def tower(blocks: Any, norm: Any, heads: int, inner: int, act: Any) -> dict[str, Any]:
+        tanh = getattr(act, "approximate", "tanh") == "tanh"  # nn.GELU, or timm's module of this one kind
+        return {"hidden_size": norm.weight.shape[0], "num_hidden_layers": len(blocks), "num_attention_heads": heads,
+                "intermediate_size": inner, "layer_norm_eps": norm.eps,
+                "hidden_act": "gelu_pytorch_tanh" if tanh else "gelu"}
+
+    read, seen = text.transformer.resblocks, trunk.blocks
+    tokenizer = getattr(encoder.tokenizer, "tokenizer", None)
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos")}
+    positions, words = state["text_model.embeddings.position_embedding.weight"], text.token_embedding.weight
+    config = SiglipConfig(
+        text_config={**tower(read, text.ln_final, read[0].attn.num_heads, read[0].mlp.c_fc.weight.shape[0],
+                             read[0].mlp.gelu), **special, "max_position_embeddings": positions.shape[0],
+                     "vocab_size": words.shape[0], "projection_size": encoder.dim},
+        vision_config={**tower(seen, trunk.norm, seen[0].attn.num_heads, seen[0].mlp.fc1.weight.shape[0],
+                               seen[0].mlp.act), "image_size": image_sides(encoder)[0],
+                       "patch_size": trunk.patch_embed.patch_size[0]})
+    config.architectures = ["SiglipModel"]
+    return config
+
+
+def _save_own_tokenizer(encoder: DualEncoder, folder: Path) -> None:
+    """As it is, without a mask, for SigLIP reads its padding; a fast one with open_clip's cleaning of texts."""
+    own = encoder.tokenizer.tokenizer
+    own.save_pretrained(folder)
+    said = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    write_json(folder / "tokenizer_config.json", {**said, "model_input_names": ["input_ids"],
+                                                  "model_max_length": encoder.context_length})
+    if getattr(own, "backend_tokenizer", None) is not None:
+        made, _ = as_tokenizers(encoder)
+        made.no_padding()
+        made.no_truncation()
+        made.save(str(folder / "tokenizer.json"))
 
 
 def _save_tokenizer(encoder: DualEncoder, folder: Path) -> None:
@@ -159,11 +234,13 @@ def _preprocessing(encoder: DualEncoder) -> dict[str, Any]:
     settings, (height, width) = encoder.spec.preprocess, image_sides(encoder)
     mode = settings.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash") or height != width:
-        raise ModelError("Hugging Face's CLIPProcessor crops pictures to a square or squashes them, and this model "
+        raise ModelError("Hugging Face's processors crop pictures to a square or squash them, and this model "
                          "wants a border or another shape; train with --resize crop or squash, or publish with "
                          "--as open_clip")
+    kind = "Siglip" if is_siglip(encoder) else "CLIP"
     return {
-        "image_processor_type": "CLIPImageProcessor", "do_resize": True, "do_center_crop": mode == "shortest",
+        "image_processor_type": f"{kind}ImageProcessor", "processor_class": f"{kind}Processor",
+        "do_resize": True, "do_center_crop": mode == "shortest",
         "size": {"shortest_edge": height} if mode == "shortest" else {"height": height, "width": width},
         "crop_size": {"height": height, "width": width}, "resample": _RESAMPLE[settings["interpolation"]],
         "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_convert_rgb": True,
