@@ -246,8 +246,29 @@ def terminal_talk() -> Talk:
                 progress=_bar if sys.stderr.isatty() else _lines)
 
 
+_shown: list[Any] = []  # the bars on the terminal; rich has one display at a time, so others join it
+
+
 @contextmanager
 def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
+    """A bar that goes when its work is done; below those of the work that it is a part of."""
+    if _shown:
+        task = _shown[0].add_task(what, total=total, unit=unit)
+        try:
+            yield lambda steps: _shown[0].advance(task, steps)
+        finally:
+            _shown[0].remove_task(task)
+        return
+    with _bars() as progress:
+        _shown.append(progress)
+        try:
+            task = progress.add_task(what, total=total, unit=unit)
+            yield lambda steps: progress.advance(task, steps)
+        finally:
+            _shown.clear()
+
+
+def _bars() -> Any:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -261,12 +282,10 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Advance]:
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Any:
-            return rate(task.speed or 0.0, unit)
+            return rate(task.speed or 0.0, str(task.fields["unit"]))
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda steps: progress.advance(task, steps)
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from densecap_search.model import checkpoint, tuning
 from densecap_search.model.device import describe
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.loading import load_encoder
-from densecap_search.talk import SILENT, Talk
+from densecap_search.talk import SILENT, Advance, Talk
 from densecap_search.training import choice, interpolate, plots, saturation
 from densecap_search.training.added import add_questions
 from densecap_search.training.batches import Batch, Batches, Plan
@@ -289,31 +289,28 @@ class _Job:
 
     def train_epochs(self, interruptions: Interruptions) -> None:
         """Train, and after every epoch validate, keep the best, save."""
-        for epoch in range(self.at.epoch, int(self.train.epochs or 0) + 1):
-            if self._is_patience_over(epoch):
-                self.talk.say(f"the last {self.train.patience} epochs were no better on validation than epoch "
-                              f"{self.at.best_epoch}: training ends here")
-                return
-            started = time.monotonic()
-            if self.at.plan is None:
-                self.at.plan = self.data.batches.plan(epoch)
-            self._train_epoch(epoch, self.at.plan, interruptions)
-            evaluated = self._validate_finite(epoch)
-            with interruptions.deferred():
-                self._end_epoch(epoch, evaluated, time.monotonic() - started)
+        with self.talk.progress("training", self.total_steps - self.at.step, "steps") as advance:
+            for epoch in range(self.at.epoch, int(self.train.epochs or 0) + 1):
+                if self._is_patience_over(epoch):
+                    self.talk.say(f"the last {self.train.patience} epochs were no better on validation than epoch "
+                                  f"{self.at.best_epoch}: training ends here")
+                    return
+                started = time.monotonic()
+                if self.at.plan is None:
+                    self.at.plan = self.data.batches.plan(epoch)
+                self._train_epoch(self.at.plan, interruptions, advance)
+                evaluated = self._validate_finite(epoch)
+                with interruptions.deferred():
+                    self._end_epoch(epoch, evaluated, time.monotonic() - started)
 
     def _is_patience_over(self, epoch: int) -> bool:
         """Before an epoch: whether train.patience epochs in a row were no better than the kept one."""
         patience = self.train.patience
         return patience is not None and bool(self.data.splits.val) and epoch - 1 - self.at.best_epoch >= patience
 
-    def _train_epoch(self, epoch: int, plan: Plan, interruptions: Interruptions) -> None:
+    def _train_epoch(self, plan: Plan, interruptions: Interruptions, advance: Advance) -> None:
         tuning.set_training_mode(self.encoder)
-        left = self.data.batches.steps - self.at.step_in_epoch  # fewer than all in a resumed epoch
-        with (
-            self.talk.progress(f"epoch {epoch}/{self.train.epochs}", left, "steps") as advance,
-            closing(self.data.batches.read(plan, self.at.step_in_epoch)) as batches,
-        ):
+        with closing(self.data.batches.read(plan, self.at.step_in_epoch)) as batches:  # its rest, in a resumed epoch
             for batch in batches:
                 if self.processes.count > 1:  # every process's own, and after --resume the same as without
                     torch.manual_seed((self.train.seed * 1_000_003 + self.at.step) * 1_009 + self.processes.rank)

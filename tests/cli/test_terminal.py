@@ -30,6 +30,20 @@ def test_lines_of_progress_say_what_was_done(monkeypatch: pytest.MonkeyPatch, ca
     assert lines[1].endswith(", 0 s left")
 
 
+def test_a_bar_within_a_bar_joins_it_and_leaves():
+    def shown() -> list[tuple[str, float, float | None]]:
+        return [(task.description, task.completed, task.total) for task in terminal._shown[0].tasks]
+
+    with terminal._bar("training", 4, "steps") as outer:
+        outer(2)
+        with terminal._bar("encoding", 3, "pictures") as inner:
+            inner(3)
+            assert shown() == [("training", 2, 4), ("encoding", 3, 3)]
+        outer(2)
+        assert shown() == [("training", 4, 4)]
+    assert terminal._shown == []
+
+
 def test_the_seconds_of_a_command_begin_where_it_begins(photos: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     early = SimpleNamespace(monotonic=lambda: time.monotonic() - 1000)
     monkeypatch.setattr("densecap_search.cli.group.time", early)  # as if the command had been called long before

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,26 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     for whole, parts in zip(log(tmp_path / "whole"), log(tmp_path / "parts"), strict=True):
         assert whole.get("val") == parts.get("val")
         assert (whole.get("step"), whole.get("epoch")) == (parts.get("step"), parts.get("epoch"))
+
+
+def test_one_bar_counts_the_steps_of_the_whole_run_and_of_what_is_left_of_a_resumed_one(collection, tiny_run, tmp_path: Path, monkeypatch):
+    bars: list[list] = []
+
+    @contextmanager
+    def progress(what: str, total: int, unit: str):
+        bars.append([what, total, 0])
+        bar = bars[-1]
+        yield lambda steps: bar.__setitem__(2, bar[2] + steps)
+
+    config, talk = settings(tiny_run, epochs=3), Talk(progress=progress)
+    stop = _StopAt(4)
+    stop.original = loop._Job._backward
+    monkeypatch.setattr(loop._Job, "_backward", lambda self, batch: stop(self, batch))
+    with pytest.raises(KeyboardInterrupt):
+        finetune(collection, config, tmp_path / "run", talk=talk)
+    monkeypatch.undo()
+    finetune(collection, config, tmp_path / "run", resume=True, talk=talk)
+    assert [bar for bar in bars if bar[0] == "training"] == [["training", 9, 4], ["training", 5, 5]]
 
 
 def test_resuming_a_finished_run_changes_nothing(collection, tiny_run, tmp_path: Path):
@@ -583,3 +604,13 @@ def test_a_tower_with_the_factor_0_stays_as_it_is(collection, tiny_run, tmp_path
     before, after = weights(tiny_run), weights(tmp_path / "run")
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("text."))
     assert not torch.equal(before["visual.conv1.weight"], after["visual.conv1.weight"])
+
+
+def test_tensorboard_reads_the_figures_of_every_epoch(collection, tiny_run, tmp_path: Path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    finetune(collection, settings(tiny_run, tensorboard=True), tmp_path / "run", talk=SILENT)
+    found = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    rows = [row for row in log(tmp_path / "run") if "epoch" in row]
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(row["epoch"], pytest.approx(row["loss"])) for row in rows[1:]]
+    recall = found.Scalars("val text_to_image/R@1")
+    assert [(event.step, event.value) for event in recall] == [(row["epoch"], pytest.approx(row["val"]["text_to_image"]["R@1"])) for row in rows]
