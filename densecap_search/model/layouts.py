@@ -160,6 +160,12 @@ def refuse_to_guess(state: State) -> Config:
                      "--arch ViT-B-16-quickgelu for OpenAI's weights or ViT-B-16 for LAION's")
 
 
+def refuse_eva(state: State) -> State:
+    """EVA-CLIP by its authors' names: their towers are not open_clip's, which has timm's in their place."""
+    raise ModelError(f"these are the names of EVA-CLIP's authors ({len(state)} tensors), which are not read; take "
+                     "open_clip's weights of the same model, such as --model EVA02-B-16 --pretrained merged2b_s8b_b131k")
+
+
 def config_from_huggingface(state: State, config: Mapping[str, Any]) -> Config:
     """The configuration of a CLIPModel, from converted tensors and its config.json."""
     text, image = _tower_config(config, "text"), _tower_config(config, "vision")
@@ -217,6 +223,7 @@ LAYOUTS: dict[str, Layout] = {  # the more demanding first
                                      huggingface_to_custom, refuse_to_guess, None),
     "Hugging Face SiglipModel": Layout(("text_model.", "vision_model.", "text_model.head.weight"),
                                        siglip_to_custom, refuse_to_guess, False),
+    "EVA-CLIP": Layout(("visual.blocks.", "visual.patch_embed.", "text."), refuse_eva, None, None),
     "open_clip CLIP": Layout(("positional_embedding", "text_projection", "visual."), plain_to_custom, None, None),
     "open_clip CustomTextCLIP": Layout(("text.", "visual."), dict, None, None),
 }

@@ -486,12 +486,21 @@ def test_long_clip_gives_the_vectors_of_its_two_tables(tmp_path: Path):
     (["input_resolution", "context_length", "vocab_size", "positional_embedding", "text_projection", "visual.proj"], "OpenAI CLIP"),
     (["text_model.x", "vision_model.x", "visual_projection.weight", "text_projection.weight"], "Hugging Face CLIPModel"),
     (["text_model.x", "vision_model.x", "text_model.head.weight"], "Hugging Face SiglipModel"),
+    (["visual.blocks.0.attn.q_bias", "visual.patch_embed.proj.weight", "text.positional_embedding"], "EVA-CLIP"),
     (["positional_embedding", "text_projection", "visual.proj"], "open_clip CLIP"),
     (["text.positional_embedding", "visual.trunk.x"], "open_clip CustomTextCLIP"),
 ])
 def test_a_layout_is_found_by_its_keys(keys: list[str], layout: str):
     assert find_layout(keys) == layout
     assert layout in LAYOUTS
+
+
+def test_the_names_of_eva_clips_authors_are_one_sentence(tmp_path: Path):
+    names = ("visual.blocks.0.attn.q_bias", "visual.patch_embed.proj.weight", "text.positional_embedding")
+    save_file({name: torch.zeros(1) for name in names}, tmp_path / "EVA02_CLIP_B.safetensors")
+    with pytest.raises(ModelError, match=r"EVA02_CLIP_B\.safetensors: these are the names of EVA-CLIP's authors \(3 tensors\), which are not read; take open_clip's"):
+        load(str(tmp_path / "EVA02_CLIP_B.safetensors"), arch="EVA02-B-16")
+    assert ("EVA02-B-16", "merged2b_s8b_b131k") in open_clip.list_pretrained()
 
 
 def test_a_layout_that_is_not_known_says_what_was_seen(tmp_path: Path):
