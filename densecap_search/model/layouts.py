@@ -162,8 +162,8 @@ def refuse_to_guess(state: State) -> Config:
 
 def refuse_eva(state: State) -> State:
     """EVA-CLIP by its authors' names: their towers are not open_clip's, which has timm's in their place."""
-    raise ModelError(f"these are the names of EVA-CLIP's authors ({len(state)} tensors), which are not read; take "
-                     "open_clip's weights of the same model, such as --model EVA02-B-16 --pretrained merged2b_s8b_b131k")
+    raise ModelError(f"these are the names of EVA-CLIP's authors ({len(state)} tensors), which are not read; "
+                     "take open_clip's weights of it, such as --model EVA02-B-16 --pretrained merged2b_s8b_b131k")
 
 
 def config_from_huggingface(state: State, config: Mapping[str, Any]) -> Config:
