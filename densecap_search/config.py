@@ -136,6 +136,7 @@ class TrainConfig:
     lora_targets: str | None = None  # a regular expression that names of adapted layers hold; None: all
     batch_size: int | None = None  # pairs that are each other's negatives
     micro_batch: int | None = None  # pairs in memory at once; adds no negatives, takes none away; None: all
+    sub_captions: float = 0.0  # share of the captions in whose place a random run of their sentences is read
     batches: str = "random"  # or neighbours: nearest captions come into the same batch
     epochs: int | None = None
     lr: float | None = None
@@ -259,6 +260,7 @@ def check(config: RunConfig) -> RunConfig:
     if train.tune is not None:
         parse_tune(train.tune)
     _within("train.rank", train.rank, 1, None)
+    _within("train.sub_captions", train.sub_captions, 0, 1)
     _within("train.lora_alpha", train.lora_alpha, 0, None)
     _within("train.image_lr", train.image_lr, 0, 1000)
     _within("train.text_lr", train.text_lr, 0, 1000)

@@ -58,7 +58,8 @@ class Batch:
 class Plan:
     """An epoch: rows in their order [N], how many of them each batch has, and the caption of each row [N].
 
-    segment: of each row's caption, which of its segments is read [N]; None: captions have but one.
+    segment: of each row's caption, which of its segments is read [N], those behind its last segment being its
+    sub-captions; None: captions have but one text.
     """
 
     order: Ints
@@ -139,7 +140,8 @@ def _by_neighbours(vectors: Array, order: Ints, generator: np.random.Generator) 
 class _Source:
     """What both kinds of batches share. groups: [N]; reference: of all captions, those of a record together.
 
-    segment_counts: of all captions, where any has more than one.
+    segment_counts: of all captions, where any has more than one. sub_counts: of all captions, the texts behind their
+    segments that may be read in their place; sub_share: the share of captions for which one is.
     """
 
     caption_counts: Sequence[int]
@@ -150,6 +152,8 @@ class _Source:
     reference: Array | None = None
     embed_captions: Callable[[Ints], Array] | None = None
     segment_counts: Sequence[int] | None = None
+    sub_counts: Sequence[int] | None = None
+    sub_share: float = 0.0
     _first: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,11 +169,23 @@ class _Source:
         embed = self.embed_captions
         chosen = None if embed is None else lambda caption: embed(self._first[:-1] + caption)
         plan = plan_epoch(self.caption_counts, self.batch_size, self.seed, epoch, chosen)
-        if self.segment_counts is None:
+        if self.segment_counts is None and self.sub_counts is None:
             return plan
-        counts = np.asarray(self.segment_counts)[self._first[:-1] + plan.caption]
+        chosen_captions = self._first[:-1] + plan.caption
+        counts = self._segments_of()[chosen_captions]
         drawn = np.random.default_rng([self.seed, epoch, 1]).integers(counts)  # its own numbers: the order stays
+        if self.sub_counts is not None:
+            subs = np.asarray(self.sub_counts)[chosen_captions]
+            generator = np.random.default_rng([self.seed, epoch, 2])
+            taken = (generator.random(len(subs)) < self.sub_share) & (subs > 0)
+            drawn = np.where(taken, counts + generator.integers(np.maximum(subs, 1)), drawn)
         return replace(plan, segment=drawn.astype(np.int64))
+
+    def _segments_of(self) -> Ints:
+        """Segments of each caption, without its sub-captions."""
+        if self.segment_counts is None:
+            return np.ones(int(self._first[-1]), np.int64)
+        return np.asarray(self.segment_counts, np.int64)
 
     def shares(self, plan: Plan, start: int) -> list[Ints]:
         """This process's rows of each batch; in the order of ranks they are the whole batch."""
@@ -183,9 +199,10 @@ class _Source:
     def segments(self, rows: Any, plan: Plan) -> Ints:
         """Rows → numbers of their chosen segments among all segments of all captions."""
         numbers = self.numbers(rows, plan)
-        if self.segment_counts is None or plan.segment is None:
+        if plan.segment is None:
             return numbers
-        chosen: Ints = starts_of(np.asarray(self.segment_counts))[numbers] + plan.segment[rows]
+        texts = self._segments_of() + (0 if self.sub_counts is None else np.asarray(self.sub_counts, np.int64))
+        chosen: Ints = starts_of(texts)[numbers] + plan.segment[rows]
         return chosen
 
     def extras(self, rows: Any, plan: Plan) -> tuple[Tensor, Tensor | None]:
@@ -200,8 +217,8 @@ class _Source:
 class PixelBatches(_Source):
     """Batches of pictures and token numbers, for towers that train.
 
-    texts: all segments of all captions. pixels: content hash → uint8 [3, H, W] of pictures that were opened before and
-    need not be decoded again.
+    texts: all segments of all captions, and their sub-captions. pixels: content hash → uint8 [3, H, W] of pictures
+    that were opened before and need not be decoded again.
     """
 
     encoder: DualEncoder = field(kw_only=True)
@@ -241,7 +258,7 @@ class RowBatches(_Source):
     """Batches of tower outputs, for heads: nothing is left to decode or to encode."""
 
     image_rows: Array = field(kw_only=True)  # [N, W]
-    text_rows: Array = field(kw_only=True)  # [segments, W], those of a caption and of a record together
+    text_rows: Array = field(kw_only=True)  # [texts, W], those of a caption and of a record together
 
     def read(self, plan: Plan, start: int = 0) -> Generator[Batch, None, None]:
         """Rows are gathered, no more."""

@@ -24,6 +24,7 @@ from densecap_search.model.segments import Ints, Truncation, mean_of
 from densecap_search.talk import SILENT, Talk
 from densecap_search.training.batches import Batches, PixelBatches, RowBatches
 from densecap_search.training.distributed import ALONE, Processes
+from densecap_search.training.sub_captions import interleaved, runs_of_sentences
 
 KEPT_SHARE = 4  # of the free memory, one part in so many holds decoded pictures
 
@@ -128,8 +129,16 @@ def _batches(
     if train.objective in ("hn_clip", "auto") and train.similarity == "frozen":
         reference, _ = embed_texts(encoder, captions, talk=talk)
 
+    subs = runs_of_sentences(captions, train.seed, encoder.lengths, encoder.context_length) \
+        if train.sub_captions else [[] for _ in captions]
+    sub_texts, sub_counts = [run for runs in subs for run in runs], np.array([len(runs) for runs in subs], np.int64)
+
     if train.tune == "heads":
         found = text_rows(encoder, captions, talk=talk)
+        rows = found.rows
+        if sub_texts:
+            more = text_rows(encoder, sub_texts, talk=talk).rows
+            rows = np.concatenate([rows, more])[interleaved(found.counts, sub_counts)]
         images = np.stack([known.rows[record.image_id] for record in records])
 
         def embed(numbers: Ints) -> Array:
@@ -137,16 +146,21 @@ def _batches(
 
         made: Batches = RowBatches(counts, groups, batch_size, train.seed, processes, reference,
                                    embed if train.batches == "neighbours" else None, _if_several(found.counts),
-                                   image_rows=images, text_rows=found.rows)
+                                   sub_counts.tolist() if sub_texts else None, train.sub_captions,
+                                   image_rows=images, text_rows=rows)
         return made, found.truncation
 
     def encode(numbers: Ints) -> Array:
         return embed_texts(encoder, [captions[number] for number in numbers], cached=False)[0]
 
     segments = encoder.segments(captions)
+    texts = [*segments.flat, *sub_texts]
+    if sub_texts:
+        texts = [texts[number] for number in interleaved(segments.counts, sub_counts)]
     made = PixelBatches(counts, groups, batch_size, train.seed, processes, reference,
                         encode if train.batches == "neighbours" else None, _if_several(segments.counts),
-                        encoder=encoder, records=records, texts=segments.flat, workers=train.workers,
+                        sub_counts.tolist() if sub_texts else None, train.sub_captions,
+                        encoder=encoder, records=records, texts=texts, workers=train.workers,
                         pixels={record.hash: known.pixels[record.hash] for record in records
                                 if record.hash in known.pixels})
     return made, segments.truncation
