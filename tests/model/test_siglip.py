@@ -123,11 +123,10 @@ def test_a_siglip_run_is_written_as_transformers_reads_it(kind: str, tmp_path: P
 
 def test_every_trunk_is_one_of_timms_of_that_shape():
     for (width, layers, heads, inner), kind in siglip.TRUNKS.items():
-        for name in timm.list_models(f"vit_{kind}_patch*_siglip_[0-9]*"):
-            with torch.device("meta"):
-                trunk = timm.create_model(name)
-            found = trunk.blocks[0]
-            assert (trunk.embed_dim, len(trunk.blocks), found.attn.num_heads, found.mlp.fc1.out_features) == (width, layers, heads, inner)
+        with torch.device("meta"):
+            trunk = timm.create_model(timm.list_models(f"vit_{kind}_patch*_siglip_[0-9]*")[0])
+        found = trunk.blocks[0]
+        assert (trunk.embed_dim, len(trunk.blocks), found.attn.num_heads, found.mlp.fc1.out_features) == (width, layers, heads, inner)
 
 
 @pytest.mark.parametrize(("change", "sentence"), [

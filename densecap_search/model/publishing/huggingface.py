@@ -209,13 +209,14 @@ def _save_own_tokenizer(encoder: DualEncoder, folder: Path) -> None:
     own = encoder.tokenizer.tokenizer
     own.save_pretrained(folder)
     said = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    write_json(folder / "tokenizer_config.json", {**said, "model_input_names": ["input_ids"],
-                                                  "model_max_length": encoder.context_length})
+    said |= {"model_input_names": ["input_ids"], "model_max_length": encoder.context_length}
     if getattr(own, "backend_tokenizer", None) is not None:
         made, _ = as_tokenizers(encoder)
         made.no_padding()
         made.no_truncation()
         made.save(str(folder / "tokenizer.json"))
+        said["tokenizer_class"] = "PreTrainedTokenizerFast"  # other classes make their own of its vocabulary
+    write_json(folder / "tokenizer_config.json", said)
 
 
 def _save_tokenizer(encoder: DualEncoder, folder: Path) -> None:
