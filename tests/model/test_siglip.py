@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import timm
 import torch
 from helpers import load
@@ -23,6 +22,7 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.publishing import huggingface
 from densecap_search.workflows.publish import check, check_inputs
 
+sentencepiece = pytest.importorskip("sentencepiece")  # of the extra siglip
 CAPTIONS = ["a red ball", "Two boats lie before a WHITE lighthouse, at dawn!", "word " * 60 + "red", ""]
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
