@@ -10,7 +10,7 @@ from training_step import captions
 
 from densecap_search.cli.memory import keep_freed_memory
 from densecap_search.config import ModelConfig
-from densecap_search.embedding.towers import embed_texts
+from densecap_search.embedding.texts import embed_texts
 from densecap_search.model.loading import load_encoder
 
 

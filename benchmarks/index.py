@@ -103,7 +103,8 @@ def real(collection: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The starter's vectors of pictures of a collection and of their first captions."""
     from densecap_search.collection.readers import read_collection
     from densecap_search.embedding.content import read_contents
-    from densecap_search.embedding.towers import embed_images, embed_texts
+    from densecap_search.embedding.texts import embed_texts
+    from densecap_search.embedding.towers import embed_images
     from densecap_search.model.loading import load_encoder
 
     records, _ = read_contents(read_collection(collection).captioned[:count])

@@ -18,7 +18,7 @@ ONLY_IN = {
     "faiss": {"retrieval", "embedding/neighbours.py"},
     "gradio": {"ui/app.py"}, "pymilvus": {"retrieval/milvus.py"}, "pyarrow": {"collection/columnar.py", "workflows/publish_index.py"}, "openpyxl": {"collection/columnar.py"},
     "open_clip": {"model"}, "timm": {"model"}, "transformers": {"model"}, "peft": {"model"},
-    "onnx": {"model"}, "onnxruntime": {"model"}, "tokenizers": {"model"}, "sentence_transformers": {"model"},
+    "onnx": {"model"}, "onnxruntime": {"model"}, "tokenizers": {"model"}, "ftfy": {"model/query_encoder.py"}, "sentence_transformers": {"model"},
     "torch": {"model", "training", "embedding/towers.py"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

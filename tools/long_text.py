@@ -19,7 +19,7 @@ from densecap_search.collection.captions import sentences
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
 from densecap_search.config import LONG_TEXT, ModelConfig
-from densecap_search.embedding.towers import embed_queries
+from densecap_search.embedding.texts import embed_queries
 from densecap_search.errors import DensecapError
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import METRICS, Relevance, rank_queries

@@ -121,7 +121,8 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
 
     from densecap_search.retrieval.searcher import Narrowed, open_searcher  # torch: not before all that is checked
 
-    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels)
+    searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels,
+                             quick=queries is None and image is None and device in ("auto", "cpu"))
     if queries is not None:
         narrowed = Narrowed(where, must, min_score)
         _search_file(searcher, queries, k, mode, narrowed, sort, output, spreadsheet, as_json)

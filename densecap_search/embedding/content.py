@@ -20,8 +20,11 @@ def default_workers() -> int:
     return min(8, os.cpu_count() or 1)
 
 
-def ahead(work: Callable[[Any], Any], items: Iterable[Any], workers: int | None, window: int = 64) -> Iterator[Any]:
+def ahead(work: Callable[[Any], Any], items: Iterable[Any], workers: int | None, window: int = 64,
+          begin: Callable[[], None] | None = None) -> Iterator[Any]:
     """``map`` in threads, in order, at most ``window`` items ahead of whoever reads; 0 workers: no threads.
+
+    begin: what each thread does first.
 
     Threads and not processes: Pillow decodes without the interpreter's lock, nothing must be pickled, and
     nothing outlives the run.
@@ -30,7 +33,7 @@ def ahead(work: Callable[[Any], Any], items: Iterable[Any], workers: int | None,
     if count == 0:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(count, initializer=begin) as pool:
         pending: deque[Future[Any]] = deque()
         try:
             for item in items:

@@ -8,7 +8,8 @@ from typing import Any
 
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.embedding.content import read_contents
-from densecap_search.embedding.towers import embed_images, embed_queries
+from densecap_search.embedding.texts import embed_queries
+from densecap_search.embedding.towers import embed_images
 from densecap_search.errors import CollectionError
 from densecap_search.evaluation.metrics import METRICS, Figure, Ints, Ranks, summarise
 from densecap_search.evaluation.pairs import Pairs, in_order

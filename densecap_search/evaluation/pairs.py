@@ -12,15 +12,9 @@ from densecap_search.collection.captions import caption_key
 from densecap_search.collection.records import Record
 from densecap_search.collection.splits import picture_numbers
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.towers import (
-    TextRows,
-    check_finite,
-    heads_of,
-    image_rows,
-    queries_of,
-    segments_of,
-    text_rows,
-)
+from densecap_search.embedding.texts import TextRows, heads_of, queries_of, segments_of, text_rows
+from densecap_search.embedding.tower_rows import check_finite
+from densecap_search.embedding.towers import image_rows
 from densecap_search.evaluation.metrics import DEPTH, Ints, Ranks, Relevance, mean_figures, rank_queries
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import mean_of

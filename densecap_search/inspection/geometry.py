@@ -18,7 +18,8 @@ from densecap_search.collection.records import Collection
 from densecap_search.collection.splits import group_numbers
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.neighbours import near_vectors, nearest
-from densecap_search.embedding.towers import embed_texts, token_keys
+from densecap_search.embedding.texts import embed_texts
+from densecap_search.embedding.towers import token_keys
 from densecap_search.inspection.duplicates import Near, near
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.segments import Ints, Truncation

@@ -12,8 +12,9 @@ from open_clip.modified_resnet import AttentionPool2d
 from torch import Tensor, nn
 
 from densecap_search.errors import MissingPackage, ModelError
-from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.folding import SplitAttention, SplitPool, State, adapted_layers, folded_state
+from densecap_search.model.text_encoder import Tower
 
 KINDS = ("lora", "dora")  # Hu et al. 2021, arXiv:2106.09685; Liu et al. 2024, arXiv:2402.09353
 

@@ -12,7 +12,8 @@ from timm.models import group_parameters
 from torch import nn
 
 from densecap_search.errors import ModelError
-from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.text_encoder import Tower
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from densecap_search.errors import ConfigError
 
+MOST_STREAMS = 8  # each has the activations of a batch in memory
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -44,6 +48,17 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else device.type
+
+
+@contextmanager
+def streams() -> Iterator[tuple[int, Callable[[], None]]]:
+    """How many threads may encode on the CPU at once, and what each has to do first: to take its share of the cores."""
+    cores = torch.get_num_threads()
+    count = min(cores, MOST_STREAMS)
+    try:
+        yield count, partial(torch.set_num_threads, cores // count)
+    finally:
+        torch.set_num_threads(cores)  # torch gives threads that begin later the number that was set last
 
 
 def free_memory() -> int:

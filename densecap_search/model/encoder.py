@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -26,12 +26,13 @@ from densecap_search.model import window
 from densecap_search.model.batchnorm import folded
 from densecap_search.model.device import AUTOCAST_DTYPES
 from densecap_search.model.folding import folded_state
-from densecap_search.model.heads import HeadSlot, head_slot
+from densecap_search.model.heads import HeadSlot, head_slot, headless
+from densecap_search.model.packing import packed
 from densecap_search.model.parts import ends_at_the_end_token, in_parts
-from densecap_search.model.segments import Segments, Truncation, split_text
+from densecap_search.model.segments import Array, Segments, in_segments
+from densecap_search.model.text_encoder import Tower
 from densecap_search.model.tokens import forward_with_tokens, word_mask
 
-Tower = Literal["image", "text"]
 SECTIONS: Mapping[Tower, str] = {"image": "vision_cfg", "text": "text_cfg"}  # of open_clip's model configuration
 # where the parts of a tower were loaded from, which says nothing that its weights do not
 SOURCES = frozenset({"hf_model_name", "hf_tokenizer_name", "hf_model_pretrained", "timm_model_pretrained"})
@@ -98,7 +99,7 @@ class DualEncoder:
         self.tokenizer = tokenizer
         self.precision = precision
         self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
-        self._tower_hashes: dict[tuple[Any, ...], str] = {}
+        self._hashes: dict[tuple[Any, ...], str] = {}
         self._lengths: dict[str, int] = {}  # caption → tokens, which are asked for again and again
         self._letters = 0  # of these captions together
         *self._resize, _, normalise = image_transform_v2(PreprocessCfg(**spec.preprocess), is_train=False).transforms
@@ -122,6 +123,11 @@ class DualEncoder:
     def dim(self) -> int:
         """Width of the shared space."""
         return int(self.spec.model_cfg["embed_dim"])
+
+    @property
+    def long_text(self) -> str:
+        """What becomes of captions beyond the window, of LONG_TEXT."""
+        return self.spec.long_text
 
     @property
     def image_size(self) -> int:
@@ -154,12 +160,7 @@ class DualEncoder:
     def segments(self, captions: Sequence[str]) -> Segments:
         """The parts in which captions are read: each whole or cut, or where long_text says so split to fit."""
         lengths = [length for at in range(0, len(captions), 1024) for length in self.lengths(captions[at:at + 1024])]
-        window = self.context_length
-        if self.spec.long_text == "cut":
-            return Segments(tuple((caption,) for caption in captions), Truncation.of(lengths, window))
-        texts = tuple((caption,) if length <= window else tuple(split_text(caption, window, self.lengths))
-                      for caption, length in zip(captions, lengths, strict=True))
-        return Segments(texts, Truncation.of_split(lengths, window, [len(parts) for parts in texts]))
+        return in_segments(captions, lengths, self.context_length, self.lengths, self.long_text)
 
     def lengths(self, captions: Sequence[str]) -> tuple[int, ...]:
         """The tokens that each caption would have without a window."""
@@ -269,18 +270,19 @@ class DualEncoder:
     def image_pass(self) -> Callable[[Tensor], Tensor]:
         """:meth:`tower_outputs` of pictures for a pass over many of them, with the weights as they are now.
 
-        Where the tower has BatchNorm, it is folded into the convolutions.
+        Several threads may call it at once. BatchNorm is folded into the convolutions, and on CPUs these are laid out
+        for the machine.
         """
-        slot = self.head_slot("image")
-        with slot.removed() if slot else nullcontext():
-            made = folded(self.model.visual, self._to_device(self.room_for(1).fill_(127)))
-        if made is None:
-            return partial(self.tower_outputs, "image")
+        tower = headless(self.model.visual)
+        example = self._to_device(self.room_for(1).fill_(127))
+        tower = folded(tower, example) or tower
+        if self.device.type == "cpu" and self.precision == "fp32":
+            tower = packed(tower, example) or tower
 
         @torch.no_grad()
         def outputs(pixels: Tensor) -> Tensor:
             with self._autocast():
-                found: Tensor = made(self._to_device(pixels))
+                found: Tensor = tower(self._to_device(pixels))
             return found.float()
 
         return outputs
@@ -294,7 +296,7 @@ class DualEncoder:
         """
         if self.device.type != "cpu":
             return 128
-        return 4 if self._channels_last else 16
+        return 4 if self._channels_last else 8
 
     def from_tower(self, tower: Tower, outputs: Tensor) -> Tensor:
         """Tower outputs [B, W] through the head → float32 unit rows [B, D]."""
@@ -302,9 +304,24 @@ class DualEncoder:
         embeddings = slot.apply(outputs) if slot else outputs
         return nn.functional.normalize(embeddings.float(), dim=-1)
 
+    def text_outputs(self, captions: Sequence[str]) -> Array:
+        """What the text tower hands to its head, float32 [N, W]."""
+        rows: Array = self.tower_outputs("text", self.tokenize(captions).ids).cpu().numpy()
+        return rows
+
+    @torch.no_grad()
+    def through_head(self, tower: Tower, rows: Array) -> Array:
+        """Tower outputs [N, W] through the head → float32 unit rows [N, D]."""
+        vectors: Array = self.from_tower(tower, torch.from_numpy(rows).to(self.device)).cpu().numpy()
+        return vectors
+
     def fingerprint(self) -> str:
         """A hash of all weights, the model configuration, the window and the preprocessing."""
-        return _hash(self.spec.identity(), folded_state(self.model).items())
+        identity = self.spec.identity()
+        stamp = (identity, *_written(self.model.state_dict().items()))
+        if stamp not in self._hashes:
+            self._hashes[stamp] = _hash(identity, folded_state(self.model).items())
+        return self._hashes[stamp]
 
     def tower_fingerprint(self, tower: Tower) -> str:
         """A hash of what decides :meth:`tower_outputs`, and of nothing else: what is cached under it stays of use."""
@@ -314,12 +331,11 @@ class DualEncoder:
         def without_head(state: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
             return [(name, value) for name, value in state.items() if not (slot and _belongs(name, slot.attribute))]
 
-        # hashing a large tower takes seconds; it is done again only when a tensor has been written to
-        stamp = (tower, self.precision, *((v.data_ptr(), v._version) for _, v in without_head(module.state_dict())))
-        if stamp not in self._tower_hashes:
+        stamp = (tower, self.precision, *_written(without_head(module.state_dict())))
+        if stamp not in self._hashes:
             content = _hash(self.spec.tower_identity(tower), without_head(folded_state(module)))
-            self._tower_hashes[stamp] = hash_text(tower, self.precision, content)
-        return self._tower_hashes[stamp]
+            self._hashes[stamp] = hash_text(tower, self.precision, content)
+        return self._hashes[stamp]
 
     def _to_device(self, batch: Tensor) -> Tensor:
         batch = self.normalise(batch.to(self.device))
@@ -331,6 +347,11 @@ class DualEncoder:
         if self.precision not in AUTOCAST_DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=AUTOCAST_DTYPES[self.precision])
+
+
+def _written(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[int, int]]:
+    """What changes when a tensor is written to: hashing a large model takes a second, and is done again only then."""
+    return ((value.data_ptr(), value._version) for _, value in tensors)
 
 
 def _hash(identity: str, tensors: Iterable[tuple[str, Tensor]]) -> str:

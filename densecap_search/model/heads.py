@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,16 @@ class HeadSlot:
             yield
         finally:
             setattr(self.tower, self.attribute, head)
+
+
+def headless(tower: nn.Module) -> nn.Module:
+    """A tower with the same modules and weights that returns what its head would be given; the tower stays as it is."""
+    made = copy.copy(tower)
+    made.__dict__.update(_modules=dict(tower._modules), _parameters=dict(tower._parameters))
+    slot = head_slot(tower)
+    if slot is not None:
+        setattr(made, slot.attribute, nn.Identity() if isinstance(slot.head, nn.Module) else None)
+    return made
 
 
 def head_slot(tower: nn.Module) -> HeadSlot | None:

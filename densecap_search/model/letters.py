@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from open_clip.tokenizer import HFTokenizer
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 SHOWN = 5  # unknown words in a message
 
@@ -16,19 +15,43 @@ def unknown_words(tokenizer: Any, caption: str) -> tuple[list[str], int]:
     spells it letter by letter in letters beyond ASCII: BERT's English one has the letters of Arabic and Russian, and no
     words of them. Tokenizers that are not of Hugging Face work on bytes and know all: ([], 0).
     """
-    if not isinstance(tokenizer, HFTokenizer) or not tokenizer.tokenizer.is_fast:
+    spelled = _spelled(tokenizer, caption)
+    if spelled is None:
         return [], 0
-    text = tokenizer.clean_fn(caption)
-    found = tokenizer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    pieces = tokenizer.tokenizer.convert_ids_to_tokens(found.input_ids)
     words: dict[int, list[int]] = {}
-    for position, word in enumerate(found.word_ids()):
+    for position, word in enumerate(spelled.words):
         if word is not None:
             words.setdefault(word, []).append(position)
     unknown = [places for places in words.values()
-               if _is_unknown([pieces[place] for place in places], tokenizer.tokenizer.unk_token)]
-    offsets = found.offset_mapping
+               if _is_unknown([spelled.pieces[place] for place in places], spelled.unknown)]
+    text, offsets = spelled.text, spelled.offsets
     return [text[offsets[places[0]][0]:offsets[places[-1]][1]] for places in unknown], len(words)
+
+
+class _Spelled(NamedTuple):
+    """A caption in pieces: of each, the word that it is of, and where it stands in the text."""
+
+    text: str
+    pieces: Sequence[str]
+    words: Sequence[int | None]
+    offsets: Sequence[tuple[int, int]]
+    unknown: str | None
+
+
+def _spelled(tokenizer: Any, caption: str) -> _Spelled | None:
+    """By open_clip's tokenizer of Hugging Face, or that of an encoder of queries; None by one that works on bytes."""
+    if hasattr(tokenizer, "spelled"):
+        if tokenizer.unknown is None:
+            return None
+        made = tokenizer.spelled(caption)
+        return _Spelled(tokenizer.cleaned(caption), made.tokens, made.word_ids, made.offsets, tokenizer.unknown)
+    inner: Any = getattr(tokenizer, "tokenizer", None)
+    if not getattr(inner, "is_fast", False):
+        return None
+    text = tokenizer.clean_fn(caption)
+    found = inner(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return _Spelled(text, inner.convert_ids_to_tokens(found.input_ids), found.word_ids(), found.offset_mapping,
+                    inner.unk_token)
 
 
 def letters_hint(tokenizer: Any, caption: str) -> str | None:

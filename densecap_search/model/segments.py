@@ -87,6 +87,15 @@ class Segments:
         return np.array([len(segments) for segments in self.texts], dtype=np.int64)
 
 
+def in_segments(captions: Sequence[str], lengths: Sequence[int], window: int, count: Count, long_text: str) -> Segments:
+    """The parts in which captions of so many tokens are read: each whole or cut, or split to fit, as long_text says."""
+    if long_text == "cut":
+        return Segments(tuple((caption,) for caption in captions), Truncation.of(lengths, window))
+    texts = tuple((caption,) if length <= window else tuple(split_text(caption, window, count))
+                  for caption, length in zip(captions, lengths, strict=True))
+    return Segments(texts, Truncation.of_split(lengths, window, [len(parts) for parts in texts]))
+
+
 def starts_of(counts: Ints) -> Ints:
     """Where the segments of each caption begin among all of them, int64 [N]."""
     return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)

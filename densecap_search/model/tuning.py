@@ -15,8 +15,9 @@ from densecap_search.config import parse_tune
 from densecap_search.errors import ModelError
 from densecap_search.model import adapters
 from densecap_search.model.blocks import find_blocks
-from densecap_search.model.encoder import DualEncoder, Tower
+from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.heads import Standardise
+from densecap_search.model.text_encoder import Tower
 
 Array = npt.NDArray[np.float32]
 TOWERS: tuple[Tower, Tower] = ("image", "text")

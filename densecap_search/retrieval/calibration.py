@@ -11,7 +11,7 @@ import numpy as np
 
 from densecap_search.collection.questions import MEANINGS, PROTOCOLS, Question, choose_protocol
 from densecap_search.collection.records import Record
-from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval.captioned import SAMPLE, Captioned, Scale, Texts, read_texts
 from densecap_search.retrieval.fuse import RANKINGS, Weights, choose_weights, combine, equal_weights
 from densecap_search.retrieval.index import ImageIndex
@@ -51,14 +51,14 @@ class Calibration:
         return asdict(self)
 
 
-def learn_scale(encoder: DualEncoder, index: ImageIndex, numbers: Numbers, talk: Talk = SILENT) -> Scale:
+def learn_scale(encoder: TextEncoder, index: ImageIndex, numbers: Numbers, talk: Talk = SILENT) -> Scale:
     """From the captions of some of the pictures of these numbers, and from some of all pictures."""
     some = index.rows.many(_some(numbers, SAMPLE).tolist())
     captions = read_texts(encoder, [row.captions for row in some], talk=talk)
     return Scale.of(captions, index.stored.take(_some(index.numbers, SAMPLE)))
 
 
-def calibrate(encoder: DualEncoder, index: ImageIndex, captioned: Captioned, numbers: Numbers,
+def calibrate(encoder: TextEncoder, index: ImageIndex, captioned: Captioned, numbers: Numbers,
               trained: frozenset[str] = frozenset(), talk: Talk = SILENT) -> Calibration:
     """numbers: of the pictures with a caption. trained: content hashes of pictures that do not ask."""
     rows = index.rows.many(_some(numbers, GALLERY).tolist())

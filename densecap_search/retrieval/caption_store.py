@@ -21,7 +21,7 @@ from densecap_search.embedding.cache import Array
 from densecap_search.errors import IndexFolderError
 from densecap_search.files import temporary_folder, write_json
 from densecap_search.locks import locked
-from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval.calibration import Calibration, calibrate, learn_scale
 from densecap_search.retrieval.caption_space import CaptionSpace
 from densecap_search.retrieval.captioned import Captioned, Scale, lengths_in, read_texts
@@ -82,7 +82,7 @@ def load_captions(index: ImageIndex) -> Captions | None:
     return Captions(_assembled(index, parts, scale, said["width"]), calibration)
 
 
-def update_captions(index: ImageIndex, load: Callable[[], DualEncoder], *, trained: frozenset[str] = frozenset(),
+def update_captions(index: ImageIndex, load: Callable[[], TextEncoder], *, trained: frozenset[str] = frozenset(),
                     talk: Talk = SILENT) -> Captions | None:
     """Bring the captions of an index up to date with its rows; None where no picture has a caption.
 
@@ -98,7 +98,7 @@ def update_captions(index: ImageIndex, load: Callable[[], DualEncoder], *, train
 @dataclass
 class _Update:
     index: ImageIndex
-    load: Callable[[], DualEncoder]
+    load: Callable[[], TextEncoder]
     trained: frozenset[str]
     talk: Talk
 

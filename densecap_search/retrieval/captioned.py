@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.towers import heads_of, text_rows
-from densecap_search.model.encoder import DualEncoder
+from densecap_search.embedding.texts import heads_of, text_rows
 from densecap_search.model.segments import Truncation, mean_of
+from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval.caption_space import CaptionSpace, unit
 from densecap_search.retrieval.fuse import Spread
 from densecap_search.retrieval.vectors import Vectors
@@ -45,7 +45,7 @@ class Texts:
         return Texts(tuple(self.texts[row] for row in rows), self.rows[numbers], self.vectors[numbers], self.truncation)
 
 
-def read_texts(encoder: DualEncoder, captions: Sequence[Sequence[str]], *, cached: bool = True, talk: Talk = SILENT
+def read_texts(encoder: TextEncoder, captions: Sequence[Sequence[str]], *, cached: bool = True, talk: Talk = SILENT
                ) -> Texts:
     """Encode the captions of N pictures, or N queries of one caption each."""
     flat = [caption for own in captions for caption in own if caption.strip()]

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from densecap_search import __version__
 from densecap_search.config import ModelConfig
 from densecap_search.errors import DensecapError, IndexFolderError, NewerIndex
-from densecap_search.files import write_json
+from densecap_search.files import hash_text, write_json
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -153,6 +154,18 @@ def parse_model(values: Mapping[str, Any], place: Path) -> ModelConfig:
         return ModelConfig.of(values["model"], str(path))
     except DensecapError as error:
         raise damaged(path, str(error)) from error
+
+
+def stamp_of(model: ModelConfig) -> str:
+    """Of the files of a model: names, sizes and times."""
+    parts = [__version__]
+    for name in (model.name, model.pretrained):
+        path = Path(name or "")
+        files = sorted(path.iterdir()) if name and path.is_dir() else [path] if name and path.is_file() else []
+        for file in files:
+            status = file.stat()
+            parts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
+    return hash_text(*parts)
 
 
 def damaged(path: Path, why: str) -> IndexFolderError:

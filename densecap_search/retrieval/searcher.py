@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,21 +16,26 @@ from densecap_search.collection.images import open_image
 from densecap_search.collection.records import Skipped
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.towers import check_finite, embed_queries
+from densecap_search.embedding.texts import embed_queries
+from densecap_search.embedding.tower_rows import check_finite
 from densecap_search.errors import ConfigError, DensecapError, IndexMismatch
-from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.loading import load_encoder
+from densecap_search.model.query_files import load_query_encoder
 from densecap_search.model.segments import Truncation, best_of
+from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval.caption_store import Captions, load_captions
 from densecap_search.retrieval.captioned import Texts, read_texts
 from densecap_search.retrieval.fuse import RANKINGS
 from densecap_search.retrieval.hits import Hit
 from densecap_search.retrieval.index import ImageIndex, open_index
+from densecap_search.retrieval.manifest import stamp_of
 from densecap_search.retrieval.queries import Query
 from densecap_search.retrieval.ranking import Asked, Match, rank
 from densecap_search.retrieval.required import with_words
 from densecap_search.retrieval.vectors import Found, Mask, Numbers, search_among
 from densecap_search.retrieval.words import tokens
+
+if TYPE_CHECKING:
+    from densecap_search.model.encoder import DualEncoder
 
 __all__ = ["Hit", "Narrowed", "Searcher", "open_searcher"]
 MODES = ("auto", *RANKINGS, "fused")
@@ -50,11 +56,15 @@ ALL = Narrowed()
 
 @dataclass(frozen=True)
 class Searcher:
-    """An index with the encoder that made it, and with its captions where they may be searched."""
+    """An index with the encoder that made it, and with its captions where they may be searched.
 
-    encoder: DualEncoder
+    load: where encoder reads captions alone, gives the whole one when a picture is asked for.
+    """
+
+    encoder: TextEncoder
     index: ImageIndex
     captions: Captions | None = None
+    load: Callable[[], DualEncoder] | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)  # towers are changed for a moment while they encode
 
     def mode(self, asked: str = "auto") -> str:
@@ -207,11 +217,12 @@ class Searcher:
         return self._embedded(query.image)
 
     def _embedded(self, path: Path) -> Array:
-        image = open_image(path, min_side=self.encoder.image_size, max_pixels=self.encoder.max_pixels)
+        encoder = self.load() if self.load else cast("DualEncoder", self.encoder)
+        image = open_image(path, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
         if isinstance(image, Skipped):
             raise DensecapError(f"cannot search by {image}")
         with self._lock:
-            return _embed_one(self.encoder, image)
+            return _embed_one(encoder, image)
 
     def _hits(self, results: Sequence[Found]) -> list[list[Hit]]:
         return [
@@ -238,16 +249,35 @@ def _embed_one(encoder: DualEncoder, image: Any) -> Array:
 
 def open_searcher(
     folder: Path | str, *, model: ModelConfig | None = None, device: str = "auto", long_text: str | None = None,
-    max_pixels: int | None = None,
+    max_pixels: int | None = None, quick: bool = False,
 ) -> Searcher:
     """Load an index and the encoder that its manifest names, or another one that must have its fingerprint.
 
     folder: or the name of a store, as in :func:`open_index`.
     model: in place of the manifest's; how pictures are resized stays as it was there unless it says so.
     long_text: another treatment of captions beyond the window than the model's.
-    max_pixels: of pictures that are searched by.
+    max_pixels: of pictures that are searched by. quick: captions are read by the encoder of queries in the cache,
+    which needs no torch; where it is not there, it is made for the next time.
     """
     index = open_index(folder)
+    load = cache(partial(_load, folder, index, model, device, long_text, max_pixels))
+    made = index.manifest
+    known = quick and model is None and made.stamp == stamp_of(made.model)
+    reader = load_query_encoder(made.fingerprint, long_text or made.model.long_text) if known else None
+    if reader is not None:
+        return Searcher(reader, index, load_captions(index), load)
+    encoder = load()
+    if quick:
+        from densecap_search.model.query_making import keep_query_encoder
+
+        keep_query_encoder(encoder)
+    return Searcher(encoder, index, load_captions(index))
+
+
+def _load(folder: Path | str, index: ImageIndex, model: ModelConfig | None, device: str, long_text: str | None,
+          max_pixels: int | None) -> DualEncoder:
+    from densecap_search.model.loading import load_encoder  # and with it torch
+
     before = index.manifest.model
     wanted = replace(model, resize=model.resize or before.resize) if model else before
     wanted = replace(wanted, long_text=long_text or wanted.long_text)
@@ -259,4 +289,4 @@ def open_searcher(
         raise IndexMismatch(f"{folder} was built by {wanted.name}, which cannot be loaded: {error}; "
                             "say with --model where it is now") from error
     index.check_encoder(wanted.name, encoder.fingerprint())
-    return Searcher(encoder, index, load_captions(index))
+    return encoder

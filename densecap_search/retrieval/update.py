@@ -18,9 +18,9 @@ from densecap_search.collection.dates import date_taken
 from densecap_search.collection.records import Collection, Content, Record, Skipped
 from densecap_search.config import ModelConfig
 from densecap_search.embedding.content import ahead, read_contents
-from densecap_search.embedding.towers import embed_images, embed_queries
+from densecap_search.embedding.texts import embed_queries
+from densecap_search.embedding.towers import embed_images
 from densecap_search.errors import CollectionError, IndexFolderError, NewerIndex, StoreError
-from densecap_search.files import hash_text
 from densecap_search.locks import locked
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.retrieval.approximate import QUERIES, Asked, choose_type, machine_memory
@@ -28,7 +28,7 @@ from densecap_search.retrieval.changes import Changes, closed_folders, folder_of
 from densecap_search.retrieval.contents import Reading, new_skips, read_changed
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.index_folder import is_index, sweep_leftovers, written
-from densecap_search.retrieval.manifest import Manifest, Origin, StoredIn
+from densecap_search.retrieval.manifest import Manifest, Origin, StoredIn, stamp_of
 from densecap_search.retrieval.origins import choose_origin
 from densecap_search.retrieval.rows import Known, Row, Rows, note
 from densecap_search.retrieval.stores import choose_store
@@ -317,7 +317,7 @@ class _Run:
 
     def _is_same_model(self, manifest: Manifest) -> bool:
         model = self.job.model
-        if self.job.wanted.trust_files and manifest.model == model and manifest.stamp == _stamp(model):
+        if self.job.wanted.trust_files and manifest.model == model and manifest.stamp == stamp_of(model):
             return True
         return self.encoder.fingerprint() == manifest.fingerprint
 
@@ -341,7 +341,7 @@ class _Run:
         return Manifest(
             model=job.model, fingerprint=fingerprint, precision=precision, dim=dim, total=0, count=0, index_type=kind,
             asked_type=asked, number=0, rows="", vectors=(), origins=tuple(origins), store=job.store,
-            stamp=_stamp(job.model), reason=reason, libraries=libraries)
+            stamp=stamp_of(job.model), reason=reason, libraries=libraries)
 
     def _check_strict(self) -> None:
         skipped = self._skipped()
@@ -461,15 +461,3 @@ def _ask_pictures(rows: Rows, vectors: VectorSource, alive: Mask) -> Asked:
 def _under(wanted: Wanted) -> str:
     """What a verdict about a picture depends on besides the file."""
     return f"{__version__} {wanted.max_pixels}"
-
-
-def _stamp(model: ModelConfig) -> str:
-    """Of the files of a model: names, sizes and times."""
-    parts = [__version__]
-    for name in (model.name, model.pretrained):
-        path = Path(name or "")
-        files = sorted(path.iterdir()) if name and path.is_dir() else [path] if name and path.is_file() else []
-        for file in files:
-            status = file.stat()
-            parts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
-    return hash_text(*parts)

@@ -14,7 +14,8 @@ from densecap_search.collection.splits import Splits, group_numbers, split_colle
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.content import read_contents
-from densecap_search.embedding.towers import Opened, embed_texts, heads_of, image_rows, open_pictures, text_rows
+from densecap_search.embedding.texts import embed_texts, heads_of, text_rows
+from densecap_search.embedding.towers import Opened, image_rows, open_pictures
 from densecap_search.errors import CollectionError
 from densecap_search.model import tuning
 from densecap_search.model.device import free_memory

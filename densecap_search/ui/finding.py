@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from densecap_search.errors import DensecapError
-from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval import queries
 from densecap_search.retrieval.filters import columns_of, parse_filter
 from densecap_search.retrieval.rows import Row
@@ -125,7 +125,7 @@ class Reading:
     segments: int = 1
 
 
-def reading(encoder: DualEncoder, caption: str) -> Reading:
+def reading(encoder: TextEncoder, caption: str) -> Reading:
     """Words and tokens of a caption, and where the window ends."""
     words, window = len(caption.split()), encoder.context_length
     found = encoder.segments([caption])

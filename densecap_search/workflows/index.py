@@ -9,6 +9,7 @@ from pathlib import Path
 from densecap_search.collection.records import Collection, Content, Record
 from densecap_search.config import ModelConfig
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.query_making import keep_query_encoder
 from densecap_search.retrieval.caption_store import Captions, update_captions
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.update import IndexSummary, Wanted, bring_up_to_date
@@ -38,8 +39,18 @@ def index_collection(
 ) -> Indexed:
     """Bring the pictures of an index up to date, then its captions. load: called where something must be encoded.
 
-    Captions of pictures that a run was trained on do not decide how captions count.
+    Captions of pictures that a run was trained on do not decide how captions count. A model that was loaded leaves an
+    encoder of queries in the cache, so that a search need not load it.
     """
-    pictures = bring_up_to_date(collection, load, model, folder, wanted, talk=talk)
+    loaded: list[DualEncoder] = []
+
+    def noted() -> DualEncoder:
+        loaded.append(load())
+        return loaded[-1]
+
+    pictures = bring_up_to_date(collection, noted, model, folder, wanted, talk=talk)
     trained = read_splits(Path(model.name))[1]
-    return Indexed(pictures, update_captions(pictures.index, load, trained=trained, talk=talk))
+    captions = update_captions(pictures.index, noted, trained=trained, talk=talk)
+    if loaded:
+        keep_query_encoder(loaded[-1])
+    return Indexed(pictures, captions)

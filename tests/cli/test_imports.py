@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from helpers import make_tiny
+
+from densecap_search.cli import main
+from densecap_search.model.checkpoint import save_encoder
+from densecap_search.retrieval.queries import Query
+from densecap_search.retrieval.searcher import open_searcher
 
 SCRIPT = """
 import json, sys
@@ -64,6 +73,29 @@ def test_an_index_or_a_collection_that_is_not_there_is_told_without_torch(words:
     code, modules = loaded(*words, cwd=tmp_path)
     assert code == 1
     assert not HEAVY & modules
+
+
+def test_a_search_reads_its_caption_without_torch_where_the_cache_has_an_encoder_of_queries(photos: Path, tiny_run: Path,
+                                                                                            tmp_path: Path):
+    index, words = tmp_path / "index", "a red box on the left"
+    assert CliRunner().invoke(main, ["index", str(photos), "--model", str(tiny_run), "-o", str(index)]).exit_code == 0
+    for mode in ("image", "fused"):
+        code, modules = loaded("search", str(index), words, "--mode", mode, "--output", str(tmp_path / "hits.csv"))
+        assert code == 0
+        assert not HEAVY & modules
+        hits = [row["image_id"] for row in csv.DictReader((tmp_path / "hits.csv").open())]
+        found, _ = open_searcher(index).find([Query(words)], 10, mode=mode)  # by torch
+        assert hits == [hit.image_id for hit in found[0]]
+
+
+def test_a_model_whose_files_have_changed_is_loaded_and_refused_as_before(photos: Path, tiny_run: Path, tmp_path: Path):
+    index, run = tmp_path / "index", tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    assert CliRunner().invoke(main, ["index", str(photos), "--model", str(run), "-o", str(index)]).exit_code == 0
+    save_encoder(make_tiny(seed=1), run)
+    found = CliRunner().invoke(main, ["search", str(index), "a red box"])
+    assert found.exit_code == 1
+    assert "was built by" in found.output
 
 
 FAULTS = """

@@ -9,7 +9,7 @@ from helpers import make_tiny
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
-from densecap_search.embedding.towers import embed_segments
+from densecap_search.embedding.texts import embed_segments
 from densecap_search.evaluation.evaluate import evaluate
 from densecap_search.evaluation.metrics import Relevance, rank_queries
 from densecap_search.model.encoder import DualEncoder

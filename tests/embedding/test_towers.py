@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import draw_photo, make_tiny
+from helpers import draw_photo, make_mixed, make_tiny
 from PIL import Image
 
 from densecap_search.collection.readers import read_collection
+from densecap_search.collection.records import Record
 from densecap_search.embedding import towers as embeddings
 from densecap_search.embedding.cache import FLUSH_ROWS, RowCache
 from densecap_search.embedding.content import ahead, read_contents
-from densecap_search.embedding.towers import embed_images, embed_texts, pixel_batches
+from densecap_search.embedding.texts import embed_texts
+from densecap_search.embedding.towers import PASS, embed_images, pixel_batches
 from densecap_search.errors import ModelError
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.talk import Talk
@@ -167,3 +170,26 @@ def test_vectors_of_many_pictures_are_those_of_one_at_a_time(tiny, collection):
     for record, vector in zip(records, embeddings.vectors, strict=True):
         alone = tiny.encode_image(tiny.preprocess(Image.open(record.image).convert("RGB"))[None])[0]
         assert float(alone.detach().numpy() @ vector) >= 0.999999
+
+
+@pytest.mark.parametrize("make", [lambda folder: make_tiny(), make_mixed], ids=["ViT", "convolutions"])
+def test_streams_return_the_vectors_of_one_batch_after_the_other_and_leave_torchs_threads_as_they_were(
+        make: Callable[[Path], DualEncoder], tmp_path: Path):
+    encoder, threads = make(tmp_path / "bert"), torch.get_num_threads()
+    generator = np.random.default_rng(0)
+    records = []
+    for number in range(PASS + 8):
+        Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        records.append(Record(f"{number}", tmp_path / f"{number}.png"))
+    (tmp_path / "7.png").write_bytes(b"no picture")
+    records, _ = read_contents([record for record in records if record.image_id != "7"])
+    (tmp_path / "9.png").write_bytes(b"no longer a picture")
+    (in_streams, skipped), (alone, _) = (embed_images(encoder, records, cached=False, workers=workers) for workers in (None, 0))
+    assert [skip.path for skip in skipped] == [str(tmp_path / "9.png")]
+    assert in_streams.image_ids == alone.image_ids
+    assert (in_streams.vectors * alone.vectors).sum(axis=1).min() >= 0.99999
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert seen == [threads] == [torch.get_num_threads()]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densecap_search.collection.captions import sentences
-from densecap_search.embedding.towers import embed_queries, embed_texts
+from densecap_search.embedding.texts import embed_queries, embed_texts
 from densecap_search.errors import ConfigError
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
