@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from densecap_search.collection.images import use_image
@@ -22,8 +23,9 @@ from densecap_search.embedding.cache import Array
 from densecap_search.embedding.content import ahead
 from densecap_search.embedding.texts import heads_of
 from densecap_search.embedding.tower_rows import Computed, blocks, check_finite, find_rows, stack
-from densecap_search.model.device import streams
+from densecap_search.model.device import HALVED, streams
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.trial import PICTURES, try_precisions
 from densecap_search.talk import SILENT, Talk
 
 AHEAD = 32  # pictures decoded before they are asked for
@@ -134,7 +136,8 @@ Encoded = tuple[list[int], Array, list[Skipped]]  # places in paths, tower outpu
 
 def _one_after_the_other(encoder: DualEncoder, paths: Sequence[Path], workers: int | None) -> Iterator[Encoded]:
     """Decoded ahead by threads, encoded batch by batch with all that the device has."""
-    outputs_of = encoder.image_pass() if len(paths) >= PASS else partial(encoder.tower_outputs, "image")
+    passes = len(paths) >= PASS or encoder.halved
+    outputs_of = encoder.image_pass() if passes else partial(encoder.tower_outputs, "image")
     for places, pixels, broken in pixel_batches(encoder, paths, encoder.image_batch, workers):
         yield places, outputs_of(pixels).cpu().numpy() if places else np.empty((0, 0), np.float32), broken
 
@@ -221,3 +224,20 @@ def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, 
         if len(places) + len(broken) == batch_size or place == len(paths) - 1:
             yield places, pixels[: len(places)], broken
             places, broken = [], []
+
+
+def choose_precision_by_trial(encoder: DualEncoder, paths: Sequence[Path], count: int, talk: Talk = SILENT) -> None:
+    """Let passes over pictures have the precision that is quickest here and near enough, tried on some of them.
+
+    count: pictures of the whole job; a small one is not worth a trial.
+    """
+    if encoder.device.type != "cpu" or count < PASS:
+        return
+    found = (read_pixels(encoder, path) for path in paths[:: max(1, len(paths) // PICTURES)][:PICTURES])
+    pixels = [one for one in found if not isinstance(one, Skipped)]
+    if not pixels:
+        return
+    tried = try_precisions(encoder, torch.stack(pixels), count)
+    if tried is not None:
+        encoder.halved = tried.precision == HALVED
+        talk.say(str(tried))

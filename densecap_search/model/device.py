@@ -11,6 +11,7 @@ import torch
 
 from densecap_search.errors import ConfigError
 
+HALVED = "bf16 weights"  # a tower whose weights and activations are all bfloat16, unlike autocast
 MOST_STREAMS = 8  # each has the activations of a batch in memory
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from densecap_search.errors import ModelError
 from densecap_search.files import HASH_BYTES, hash_text
 from densecap_search.model import window
 from densecap_search.model.batchnorm import folded
-from densecap_search.model.device import AUTOCAST_DTYPES
+from densecap_search.model.device import AUTOCAST_DTYPES, HALVED
 from densecap_search.model.folding import folded_state
 from densecap_search.model.heads import HeadSlot, head_slot, headless
 from densecap_search.model.packing import packed
@@ -98,6 +99,7 @@ class DualEncoder:
         self.spec = spec
         self.tokenizer = tokenizer
         self.precision = precision
+        self.halved = False  # whether pictures go through the tower in HALVED, which a trial may find quicker
         self.max_pixels = max_pixels  # larger pictures are not opened for it; says nothing about the vectors
         self._hashes: dict[tuple[Any, ...], str] = {}
         self._lengths: dict[str, int] = {}  # caption → tokens, which are asked for again and again
@@ -276,16 +278,25 @@ class DualEncoder:
         tower = headless(self.model.visual)
         example = self._to_device(self.room_for(1).fill_(127))
         tower = folded(tower, example) or tower
-        if self.device.type == "cpu" and self.precision == "fp32":
+        halved = self.image_precision == HALVED
+        if halved:
+            tower = copy.deepcopy(tower).bfloat16()
+        elif self._channels_last and self.device.type == "cpu" and self.precision == "fp32":
             tower = packed(tower, example) or tower
 
         @torch.no_grad()
         def outputs(pixels: Tensor) -> Tensor:
+            batch = self._to_device(pixels)
             with self._autocast():
-                found: Tensor = tower(self._to_device(pixels))
+                found: Tensor = tower(batch.bfloat16() if halved else batch)
             return found.float()
 
         return outputs
+
+    @property
+    def image_precision(self) -> str:
+        """Of passes over pictures."""
+        return HALVED if self.halved and self.precision == "fp32" else self.precision
 
     @property
     def image_batch(self) -> int:
@@ -331,10 +342,11 @@ class DualEncoder:
         def without_head(state: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
             return [(name, value) for name, value in state.items() if not (slot and _belongs(name, slot.attribute))]
 
-        stamp = (tower, self.precision, *_written(without_head(module.state_dict())))
+        precision = self.image_precision if tower == "image" else self.precision
+        stamp = (tower, precision, *_written(without_head(module.state_dict())))
         if stamp not in self._hashes:
             content = _hash(self.spec.tower_identity(tower), without_head(folded_state(module)))
-            self._hashes[stamp] = hash_text(tower, self.precision, content)
+            self._hashes[stamp] = hash_text(tower, precision, content)
         return self._hashes[stamp]
 
     def _to_device(self, batch: Tensor) -> Tensor:

@@ -109,23 +109,16 @@ class QueryTokenizer:
     def __init__(self, table: str, unknown: str | None) -> None:
         from tokenizers import Tokenizer
 
-        self._whole, self._cut, self.unknown = Tokenizer.from_str(table), Tokenizer.from_str(table), unknown
-        for made in (self._whole, self._cut):
-            made.no_padding()
-            made.no_truncation()
+        self._table, self.unknown = Tokenizer.from_str(table), unknown
 
     def ids(self, caption: str, window: int | None = None) -> list[int]:
-        """Token numbers with those that stand around every text; cut to a window."""
-        if window is None:
-            found: list[int] = self._whole.encode(self.cleaned(caption)).ids
-            return found
-        self._cut.enable_truncation(window)
-        cut: list[int] = self._cut.encode(self.cleaned(caption)).ids
-        return cut
+        """Token numbers with the two that stand around every text; cut to a window, of which the last is the end's."""
+        found: list[int] = self._table.encode(self.cleaned(caption)).ids
+        return found if window is None or len(found) <= window else [*found[: window - 1], found[-1]]
 
     def spelled(self, caption: str) -> Any:
         """The caption without what stands around every text: tokens, offsets, and the words that they are of."""
-        return self._whole.encode(self.cleaned(caption), add_special_tokens=False)
+        return self._table.encode(self.cleaned(caption), add_special_tokens=False)
 
     def cleaned(self, caption: str) -> str:
         """As open_clip cleans a text first; the table does the rest."""

@@ -74,6 +74,16 @@ def read_model(folder: Path) -> ModelConfig:
         return parse_model(read_values(place), place)
 
 
+def read_precision(folder: Path) -> str | None:
+    """In which precision pictures went through the tower when the live generation was made; None without an index."""
+    if not is_index(folder):
+        return None
+    place = current_place(folder)
+    with whole(place):
+        found = read_values(place).get("precision")
+    return found if isinstance(found, str) else None
+
+
 @contextmanager
 def whole(place: Path) -> Iterator[None]:
     """A file that is missing from a generation, as a sentence."""

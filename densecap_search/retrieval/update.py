@@ -325,10 +325,10 @@ class _Run:
         """All but the counts and files. Without an encoder it is that of the index before."""
         job = self.job
         before = old.manifest if old else None
-        if self._loaded is None and before is not None:
+        if self._loaded is None and before is not None and not job.wanted.rebuild:
             fingerprint, precision, dim, libraries = before.fingerprint, before.precision, before.dim, before.libraries
         else:
-            fingerprint, precision, dim = self.encoder.fingerprint(), self.encoder.precision, self.encoder.dim
+            fingerprint, precision, dim = self.encoder.fingerprint(), self.encoder.image_precision, self.encoder.dim
             libraries = {name: version(name) for name in LIBRARIES}
         asked = job.wanted.kind or (before.asked_type if before else AUTO)
         count = len(job.reading.records) + len(job.changes.unseen) + len(job.others)

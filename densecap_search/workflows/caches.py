@@ -15,11 +15,12 @@ from densecap_search.files import cache_folder, sweep
 PARTS = {
     "towers": "what towers made of pictures and captions, a folder a model",
     "queries": "text towers in the form in which search reads them without torch, one a model",
+    "trials": "which precision is quickest here, one a model",
     "perceptual": "outlines of pictures",
     "thumbnails": "small copies for the page",
     "webdataset": "pictures out of shards, to which indexes point",
 }
-CLEARED = {"towers": ("towers", "queries"), "pictures": ("perceptual", "thumbnails"), "all": tuple(PARTS)}
+CLEARED = {"towers": ("towers", "queries", "trials"), "pictures": ("perceptual", "thumbnails"), "all": tuple(PARTS)}
 
 
 @dataclass(frozen=True)
