@@ -83,7 +83,7 @@ def test_a_search_reads_its_caption_without_torch_where_the_cache_has_an_encoder
         code, modules = loaded("search", str(index), words, "--mode", mode, "--output", str(tmp_path / "hits.csv"))
         assert code == 0
         assert not HEAVY & modules
-        hits = [row["image_id"] for row in csv.DictReader((tmp_path / "hits.csv").open())]
+        hits = [row["image_id"] for row in csv.DictReader((tmp_path / "hits.csv").read_text(encoding="utf-8").splitlines())]
         found, _ = open_searcher(index).find([Query(words)], 10, mode=mode)  # by torch
         assert hits == [hit.image_id for hit in found[0]]
 
