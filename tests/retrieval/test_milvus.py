@@ -226,6 +226,7 @@ def test_an_index_moves_between_files_and_milvus_without_encoding(photos: Path, 
     assert np.array_equal(back.vectors(), matrix)
 
 
+@pytest.mark.slow
 def test_a_collection_is_added_and_removed_and_an_update_undone(photos: Path, tmp_path: Path, tiny, store: str):
     index = indexed(photos, tiny, tmp_path / "i", store)
     more = tmp_path / "more"
@@ -244,6 +245,7 @@ def test_a_collection_is_added_and_removed_and_an_update_undone(photos: Path, tm
     assert len(index) == 24
 
 
+@pytest.mark.slow
 def test_what_another_folder_wrote_is_not_overwritten(photos: Path, tmp_path: Path, tiny, store: str):
     first = indexed(photos, tiny, tmp_path / "one", store)
     with pytest.raises(StoreError, match=r"holds the index of another folder already; add #NAME .*--prune"):
@@ -268,6 +270,7 @@ def test_a_token_is_written_nowhere(photos: Path, tmp_path: Path, tiny, store: s
     assert not any(b"S3cretWord" in path.read_bytes() for path in files)
 
 
+@pytest.mark.slow
 def test_a_graph_in_milvus_is_measured_and_finds_nearly_all(tmp_path: Path, store: str):
     matrix = vectors(1200)
     index = stored_index(matrix, rows_of(1200), tmp_path / "i", store, "hnsw")
