@@ -108,7 +108,6 @@ class MilvusStore:
             if not self.client.has_collection(self.name):
                 self._create(self.name, "id", ["said"], 2, "flat", dynamic=False)
             self.client.upsert(self.name, [{"id": 0, "said": _chunks(json.dumps(said)), "vector": [0.0, 1.0]}])
-            self.client.flush(self.name)
 
     def create(self, body: str, dim: int, kind: str) -> None:
         """A new body in place of one of that name."""
@@ -158,7 +157,7 @@ class MilvusStore:
                     self.client.upsert(self._body(body), [{**version, "died": generation} for version in found])
 
     def flush(self, body: str) -> None:
-        """On the disk."""
+        """On the disk, once an update: servers let a collection be flushed every ten seconds, and the client waits."""
         with _told(self.place):
             self.client.flush(self._body(body))
 
