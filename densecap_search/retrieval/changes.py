@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.errors import IndexFolderError
 from densecap_search.retrieval.rows import Known
@@ -64,10 +66,9 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
     restated: list[tuple[int, Record]] = []
     strangers: list[tuple[Record, str]] = []
     matched: set[int] = set()
-    kept = moved = said = 0
-    for record, content in zip(records, hashes, strict=True):
-        own = signature(record)
-        said += int.from_bytes(own, "little")
+    kept = moved = 0
+    signatures = list(map(signature, records))
+    for record, content, own in zip(records, hashes, signatures, strict=True):
         known = by_id.get(record.image_id)
         if known is None or known.hash != content:
             strangers.append((record, content))
@@ -81,10 +82,10 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
     unseen = _unseen(old, closed, {record.image_id for record in records}) if closed else set()
     matched |= unseen
     kept += len(unseen)
+    left = [known for known in old if known.number not in matched]
     free: dict[str, list[int]] = {}
-    for known in reversed(old):
-        if known.number not in matched:
-            free.setdefault(known.hash, []).append(known.number)
+    for known in reversed(left):
+        free.setdefault(known.hash, []).append(known.number)
     number_of = {**(elsewhere or {}), **{known.hash: known.number for known in old}} if strangers else {}
     new: list[Record] = []
     copied: list[tuple[int, Record]] = []
@@ -98,15 +99,20 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
             copied.append((number_of[content], record))
         else:
             new.append(record)
-    gone = tuple(known.number for known in old if known.number not in matched)
+    missing = [known for known in left if known.number not in matched]
+    gone = tuple(known.number for known in missing)
     contents = set(hashes) if gone else set()
     ids = {record.image_id for record in records} if gone else set()
-    missing = [known for known in old if known.number not in matched]
     lost = sum(known.image_id not in ids and known.hash not in contents for known in missing)
     recurring = len(old) - sum(known.hash not in contents for known in missing)
     vanished = len({known.hash for known in missing} - contents)
     return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished,
-                   tuple(sorted(unseen)), f"{said % (1 << 64):016x}")
+                   tuple(sorted(unseen)), _sum(signatures))
+
+
+def _sum(signatures: Sequence[bytes]) -> str:
+    """Of all signatures, whatever their order."""
+    return f"{int(np.frombuffer(b''.join(signatures), '<u8').sum(dtype=np.uint64)):016x}"
 
 
 def closed_folders(skipped: Sequence[Skipped]) -> list[str]:
