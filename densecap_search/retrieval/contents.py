@@ -45,30 +45,28 @@ def read_changed(records: Sequence[Record], known: Iterable[Known], skips: Seque
     """Read the files whose size or time of change is not what the index knows."""
     by_path = {row.image: row for row in known}
     bad_paths, bad_hashes = {skip.image: skip for skip in skips}, {skip.hash: skip for skip in skips}
-    hashes: dict[str, str] = {}
-    unread: list[Record] = []
+    hashes: list[str | None] = []
     for record in records:
         path = str(record.image)
         before = by_path.get(path) or bad_paths.get(path)
-        if before is not None and _is_same(record, before):
-            hashes[record.image_id] = before.hash
-        else:
-            unread.append(record)
+        hashes.append(before.hash if before is not None and _is_same(record, before) else None)
+    unread = [record for record, found in zip(records, hashes, strict=True) if found is None]
     started = time.time_ns()
     read, unreadable = read_contents(unread, talk=talk, workers=workers) if unread else ([], [])
     fresh = {record.image_id: _timed(record.content, started) for record in read if record.content is not None}
-    hashes |= {image_id: content.hash for image_id, content in fresh.items()}
-    good, still_bad, skipped = [], [], list(unreadable)
-    for record in records:
-        found = hashes.get(record.image_id)
+    good, good_hashes, still_bad, skipped = [], [], [], list(unreadable)
+    for record, found in zip(records, hashes, strict=True):
+        if found is None:
+            content = fresh.get(record.image_id)
+            found = content.hash if content else None
         if found in bad_hashes:
             skip = bad_hashes[found]
             skipped.append(Skipped(str(record.image), skip.reason))
             still_bad.append(_still(skip, record, fresh.get(record.image_id)))
         elif found is not None:
             good.append(record)
-    return Reading(good, [hashes[record.image_id] for record in good], fresh, _times(good, fresh, by_path), skipped,
-                   still_bad, by_path)
+            good_hashes.append(found)
+    return Reading(good, good_hashes, fresh, _times(read, fresh, by_path), skipped, still_bad, by_path)
 
 
 def new_skips(skipped: Iterable[Skipped], contents: Mapping[str, Content], under: str) -> list[Skip]:
@@ -98,7 +96,7 @@ def _timed(content: Content, started: int) -> Content:
 def _times(records: Sequence[Record], fresh: Mapping[str, Content], by_path: Mapping[str, Known]
            ) -> list[tuple[int, int, int]]:
     found = []
-    for record in records if fresh else ():
+    for record in records:
         content, before = fresh.get(record.image_id), by_path.get(str(record.image))
         if content and before and before.hash == content.hash and content.modified != NO_TIME:
             found.append((before.number, content.size, content.modified))
