@@ -70,18 +70,18 @@ _BY_ITSELF: Mapping[str, tuple[Callable[[str], object], str, str]] = {
 
 def find_flaws(captions: Sequence[str]) -> tuple[Flaw, ...]:
     """Every kind that occurs, with examples."""
-    found = [_flaw(kind, [caption for caption in captions if tells(caption)], what, do)
+    flaws = [_flaw(kind, [caption for caption in captions if tells(caption)], what, do)
              for kind, (tells, what, do) in _BY_ITSELF.items()]
     opening, same = _shared_opening(captions)
-    found.append(_flaw("opening", same, f"the same beginning, “{opening} …”",
+    flaws.append(_flaw("opening", same, f"the same beginning, “{opening} …”",
                        "take it out: it says nothing about a picture, and fills the window"))
-    found.append(_flaw("cut short", _cut_short(captions), "an end in the middle of a word or a sentence",
+    flaws.append(_flaw("cut short", _cut_short(captions), "an end in the middle of a word or a sentence",
                        "take the captions from where they were whole"))
     main, others = _languages(captions)
     named = ", ".join(f"{language} {count}" for language, count in Counter(others.values()).most_common(4))
-    found.append(_flaw("other language", list(others), f"another language than {main} ({named})",
+    flaws.append(_flaw("other language", list(others), f"another language than {main} ({named})",
                        "translate them, unless the model reads both"))
-    return tuple(flaw for flaw in found if flaw.captions)
+    return tuple(flaw for flaw in flaws if flaw.captions)
 
 
 def _flaw(kind: str, captions: Sequence[str], what: str, do: str) -> Flaw:
@@ -138,9 +138,9 @@ def _language(caption: str) -> str | None:
     other = [letter for letter in letters if not letter.isascii()]
     if letters and 2 * len(other) > len(letters):
         scripts = Counter(unicodedata.name(letter, "").split(" ")[0] for letter in other)
-        found = next((_SCRIPTS[script] for script, _ in scripts.most_common() if script in _SCRIPTS), None)
-        if found:
-            return "Japanese" if {"HIRAGANA", "KATAKANA"} & set(scripts) else found
+        told = next((_SCRIPTS[script] for script, _ in scripts.most_common() if script in _SCRIPTS), None)
+        if told:
+            return "Japanese" if {"HIRAGANA", "KATAKANA"} & set(scripts) else told
     words = [word.casefold() for word in _WORD.findall(caption)]
     hits = {language: sum(word in small for word in words) for language, small in _FUNCTION_WORDS.items()}
     (best, most), (_, second) = sorted(hits.items(), key=lambda item: -item[1])[:2]

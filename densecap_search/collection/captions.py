@@ -68,23 +68,23 @@ def find_weak_captions(records: Sequence[Record]) -> tuple[WeakCaptions, ...]:
     captioned = [record for record in records if record.captions]
     empty = [record.image_id for record in records if not record.captions]
     left = {record.image_id: caption for record in captioned for caption in record.captions if is_placeholder(caption)}
-    found = [
+    kinds = [
         WeakCaptions("empty", len(empty), tuple(empty[:_EXAMPLES])),
         WeakCaptions("placeholder", len(left), tuple(dict.fromkeys(left.values()))[:_EXAMPLES]),
         _shared("repeated", captioned, lambda caption: [caption_key(caption)], MANY),
         _shared("boilerplate", captioned, _several, max(SHARED_LEAST, SHARED * len(captioned))),
     ]
-    return tuple(finding for finding in found if finding.pictures)
+    return tuple(finding for finding in kinds if finding.pictures)
 
 
 def sentences(text: str) -> list[str]:
     """A text cut after its sentences and at its line ends, without the white space around them."""
-    found, at = [], 0
+    parts, at = [], 0
     for end in _SENTENCE_END.finditer(text):
-        found.append(text[at:end.start() + len(end.group().rstrip())])
+        parts.append(text[at:end.start() + len(end.group().rstrip())])
         at = end.end()
-    found.append(text[at:])
-    return [sentence.strip() for sentence in found if sentence.strip()]
+    parts.append(text[at:])
+    return [sentence.strip() for sentence in parts if sentence.strip()]
 
 
 def caption_key(caption: str) -> str:

@@ -136,14 +136,14 @@ def _picture_column(source: Source) -> str | None:
         with pyarrow.memory_map(str(source.path)) as file:
             schema = next((batch.schema for batch in _batches(file)), pyarrow.schema([]))
     wanted = source.reading.image_column
-    found = []
+    names = []
     for field in schema:
         kinds = pyarrow.types
         is_object = kinds.is_struct(field.type) and field.type.get_field_index("bytes") >= 0
         is_bytes = kinds.is_binary(field.type) or kinds.is_large_binary(field.type)
         if is_object or (is_bytes and matches(field.name, (wanted,) if wanted else _PICTURE_COLUMNS)):
-            found.append(field.name)
-    return next((name for name in found if wanted is None or matches(name, (wanted,))), None)
+            names.append(field.name)
+    return next((name for name in names if wanted is None or matches(name, (wanted,))), None)
 
 
 def _take_out(file: Path, kind: str, column: str, folder: Path) -> Iterator[Row]:

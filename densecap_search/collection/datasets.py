@@ -205,12 +205,12 @@ def _dci_splits(source: Source) -> dict[str, str]:
     """The stem of a photo or annotation → its split."""
     file = next((place / "splits.json" for place in (source.path, source.path.parent)
                  if is_file(place / "splits.json")), None)
-    found = _object(file) if file else None
-    if not isinstance(found, dict):
+    splits = _object(file) if file else None
+    if not isinstance(splits, dict):
         return {}
     return {
         Path(str(item.get("image") or item.get("annotation") if isinstance(item, dict) else item)).stem: split
-        for name, items in found.items() if isinstance(items, list) and (split := normal_split(name))
+        for name, items in splits.items() if isinstance(items, list) and (split := normal_split(name))
         for item in items
     }
 
@@ -236,8 +236,8 @@ def _object(file: Path) -> Any:
 
 
 def _optional_list(file: Path) -> list[Any]:
-    found = _object(file) if is_file(file) else None
-    return found if isinstance(found, list) else []
+    value = _object(file) if is_file(file) else None
+    return value if isinstance(value, list) else []
 
 
 def _stems(source: Source) -> Mapping[str, list[str]]:

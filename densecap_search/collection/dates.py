@@ -31,7 +31,7 @@ def date_taken(path: Path) -> str | None:
 
 
 def _date(value: object) -> str | None:
-    found = _DATE.match(value.strip()) if isinstance(value, str) else None
-    if found is None or found[1] == "0000":  # what cameras without a clock write
+    match = _DATE.match(value.strip()) if isinstance(value, str) else None
+    if match is None or match[1] == "0000":  # what cameras without a clock write
         return None
-    return f"{found[1]}-{found[2]}-{found[3]}" + (f" {found[4]}" if found[4] else "")
+    return f"{match[1]}-{match[2]}-{match[3]}" + (f" {match[4]}" if match[4] else "")

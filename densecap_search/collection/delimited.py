@@ -25,8 +25,8 @@ _TOKEN = re.compile(r"(.+\.\w{3,5})#\d+\t(.*)", re.DOTALL)
 
 def is_tokens(source: Source) -> str | None:
     """Lines as in Flickr8k.token.txt."""
-    found = not source.path.is_dir() and _TOKEN.fullmatch(source.text.split("\n", 1)[0].rstrip("\r"))
-    return "lines of NAME#NUMBER, a tab, and a caption" if found else None
+    match = not source.path.is_dir() and _TOKEN.fullmatch(source.text.split("\n", 1)[0].rstrip("\r"))
+    return "lines of NAME#NUMBER, a tab, and a caption" if match else None
 
 
 def read_tokens(source: Source) -> Rows:
@@ -34,8 +34,8 @@ def read_tokens(source: Source) -> Rows:
     refuse_binary(source)
     for number, line in enumerate((line for line in text_lines(source.path) if line.strip()), start=1):
         text = line.removesuffix("\n").removesuffix("\r")
-        found = _TOKEN.fullmatch(text)
-        yield number, ({"image": found[1], "caption": found[2]} if found
+        match = _TOKEN.fullmatch(text)
+        yield number, ({"image": match[1], "caption": match[2]} if match
                        else Skipped(text[:80], "not NAME#NUMBER, a tab, and a caption", number))
 
 
@@ -74,8 +74,8 @@ def rows_of_cells(table: Iterable[Sequence[Any]], source: Source) -> Rows:
             reason = f"{len(cells)} cells where the header has {len(names)}; put captions in quotes"
             yield number, Skipped(str(cells[0]), reason, number)
             continue
-        if len(cells) == len(names) - 1 and (found := _NUMBER_FIRST.fullmatch(str(cells[-1]))):
-            cells = [*cells[:-1], found[1], found[2]]  # as in a row of Flickr30k's results.csv
+        if len(cells) == len(names) - 1 and (match := _NUMBER_FIRST.fullmatch(str(cells[-1]))):
+            cells = [*cells[:-1], match[1], match[2]]  # as in a row of Flickr30k's results.csv
             mended.append(number)
         short += [number] if len(cells) < len(names) else []
         yield number, dict(zip(names, [*cells, *[""] * (len(names) - len(cells))], strict=False))

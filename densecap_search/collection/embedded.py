@@ -54,8 +54,8 @@ def _from_xmp(image: Image.Image) -> str | None:
 
 def _from_iptc(image: Image.Image) -> str | None:
     assert isinstance(image, ImageFile.ImageFile)  # as all that was opened
-    found = (IptcImagePlugin.getiptcinfo(image) or {}).get(_IPTC_CAPTION)
-    data = found[0] if isinstance(found, list) and found else found
+    field = (IptcImagePlugin.getiptcinfo(image) or {}).get(_IPTC_CAPTION)
+    data = field[0] if isinstance(field, list) and field else field
     return utf_8_or_cp1252(data) if isinstance(data, bytes) else None
 
 

@@ -86,8 +86,8 @@ def export_folder(collection: Collection, path: Path, *, inside: Path | None = N
         raise CollectionError(f"{len(outside)} of {len(collection)} pictures lie outside {inside}, the first is "
                               f"{outside[0]}; --outside copies them too")
     checked = [(record, not_a_picture(record.image)) for record in collection.records]
-    broken = [found for _, found in checked if found is not None]
-    collection = replace(collection, records=tuple(record for record, found in checked if found is None))
+    broken = [reason for _, reason in checked if reason is not None]
+    collection = replace(collection, records=tuple(record for record, reason in checked if reason is None))
     if not collection.records:
         raise CollectionError(f"nothing to export to {path}: no file of {collection.name} opens as a picture; the "
                               f"first: {broken[0] if broken else 'there is none'}")
@@ -151,10 +151,10 @@ def _key(name: PurePosixPath) -> str:
 def _reads_as(collection: Collection, folder: Path) -> bool:
     """Whether the folder is read as the same collection without help."""
     try:
-        found = {record.image_id: _content(record) for record in read_collection(folder).records}
+        written = {record.image_id: _content(record) for record in read_collection(folder).records}
     except CollectionError:
         return False
-    return found == {record.image_id: _content(record) for record in collection.records}
+    return written == {record.image_id: _content(record) for record in collection.records}
 
 
 def _content(record: Record) -> tuple[Any, ...]:

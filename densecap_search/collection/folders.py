@@ -41,12 +41,12 @@ def read_folder(source: Source) -> Rows:
     """
     _needs_folder(source)
     number, kinds = 0, Counter[str]()
-    for found in source.pictures:
-        if isinstance(found, Skipped):
-            yield number, found
+    for entry in source.pictures:
+        if isinstance(entry, Skipped):
+            yield number, entry
             continue
         number += 1
-        image, sides = found
+        image, sides = entry
         said = side_files.read(image, sides)
         row: dict[str, Any] = {**(said.columns or {}), "image": image.relative_to(source.path).as_posix()}
         if said.error is not None:
@@ -78,14 +78,14 @@ def read_embedded(source: Source) -> Rows:
     """Pictures, and the caption that lies in each file: XMP, IPTC or EXIF."""
     _needs_folder(source)
     number = held = 0
-    for found in source.pictures:
-        if isinstance(found, Skipped):
-            yield number, found
+    for entry in source.pictures:
+        if isinstance(entry, Skipped):
+            yield number, entry
             continue
         number += 1
-        caption = embedded_caption(found[0])
+        caption = embedded_caption(entry[0])
         held += caption is not None
-        yield number, {"image": found[0].relative_to(source.path).as_posix(), "caption": caption}
+        yield number, {"image": entry[0].relative_to(source.path).as_posix(), "caption": caption}
     source.notes.append(f"{held} of {number} hold a caption in the file")
 
 
@@ -126,8 +126,8 @@ def _metadata_files(source: Source) -> list[Path]:
         return []
     for root in (source.path, source.path / "data"):
         places = [root, *_folders_in(root, source.reading.hidden)] if files.is_folder(root) else []
-        found = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
-        tables = [file for file in found if file is not None]
+        in_each = (next((place / name for name in _METADATA if _names_files(place / name)), None) for place in places)
+        tables = [file for file in in_each if file is not None]
         if tables:
             return tables[:1] if tables[0].parent == root else tables
     return []
@@ -159,14 +159,14 @@ def read_twins(source: Source) -> Rows:
     if twins is None:
         raise CollectionError(f"{source.path} has no folders image/ and caption/; choose another --format")
     number = 0
-    for found in Source(source.path / twins[0], source.reading).pictures:
-        if isinstance(found, Skipped):
-            yield number, found
+    for entry in Source(source.path / twins[0], source.reading).pictures:
+        if isinstance(entry, Skipped):
+            yield number, entry
             continue
         number += 1
-        image = found[0].relative_to(source.path).as_posix()
-        side = _twin(source.path / twins[1] / found[0].relative_to(source.path / twins[0]))
-        said = side_files.read(found[0], [side] if side else [])
+        image = entry[0].relative_to(source.path).as_posix()
+        side = _twin(source.path / twins[1] / entry[0].relative_to(source.path / twins[0]))
+        said = side_files.read(entry[0], [side] if side else [])
         source.done.update([side] if side else [])
         yield number, (Skipped(image, said.error, number) if said.error is not None
                        else {"image": image, "captions": list(said.captions)})

@@ -207,8 +207,8 @@ def _too_large(path: Path, width: int, height: int, max_pixels: int) -> Skipped:
 
 
 def _raw_reason(path: Path) -> Skipped | None:
-    found = _with_raw(path, lambda raw: None)
-    return found if isinstance(found, Skipped) else None
+    opened_raw = _with_raw(path, lambda raw: None)
+    return opened_raw if isinstance(opened_raw, Skipped) else None
 
 
 def _open_raw(path: Path, min_side: int | None, max_pixels: int) -> Image.Image | Skipped:

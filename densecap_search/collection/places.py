@@ -45,18 +45,18 @@ def locate(values: Iterable[str], folders: Sequence[Path], pictures: Callable[[]
     """
     places = [os.path.abspath(folder) for folder in folders]
     listing = lru_cache(maxsize=64)(_in_folder)
-    found: dict[str, Located | str] = {}
+    located: dict[str, Located | str] = {}
     for value in dict.fromkeys(values):
         tried = ((place, _at(place, value, listing)) for place in places)
-        found[value] = next(((place, image) for place, image in tried if image is not None), "")
-    ways = Counter(place[0] for place in found.values() if not isinstance(place, str))
-    missing = [value for value, place in found.items() if place == ""]
+        located[value] = next(((place, image) for place, image in tried if image is not None), "")
+    ways = Counter(place[0] for place in located.values() if not isinstance(place, str))
+    missing = [value for value, place in located.items() if place == ""]
     if missing:
-        taken = {place[1] for place in found.values() if not isinstance(place, str)}
+        taken = {place[1] for place in located.values() if not isinstance(place, str)}
         for value, image in _by_name(missing, pictures(), taken).items():
-            found[value] = (places[0], image) if Path(image).is_absolute() else image
+            located[value] = (places[0], image) if Path(image).is_absolute() else image
             ways["by name"] += Path(image).is_absolute()
-    return found, ways
+    return located, ways
 
 
 def _by_name(values: Sequence[str], pictures: Iterable[Path], taken: set[str]) -> dict[str, str]:
@@ -67,10 +67,10 @@ def _by_name(values: Sequence[str], pictures: Iterable[Path], taken: set[str]) -
         name = _plain(picture.name)
         by_name.setdefault(name, []).append(os.path.abspath(picture))
         by_stem.setdefault(_plain(picture.stem), []).append(os.path.abspath(picture))
-    found = {value: _best(value, by_name, by_stem) for value in values}
-    owners = Counter(image for image in found.values() if os.path.isabs(image))  # noqa: PTH117
-    alone = {value: image for value, image in found.items() if not os.path.isabs(image)}  # noqa: PTH117
-    for value, image in found.items():
+    named = {value: _best(value, by_name, by_stem) for value in values}
+    owners = Counter(image for image in named.values() if os.path.isabs(image))  # noqa: PTH117
+    alone = {value: image for value, image in named.items() if not os.path.isabs(image)}  # noqa: PTH117
+    for value, image in named.items():
         if value not in alone:
             clash = owners[image] > 1 or image in taken
             alone[value] = "no such file, and the only one of this name is another row's" if clash else image

@@ -112,8 +112,8 @@ def read_collection(path: Path, reading: Reading = BY_CONTENT) -> Collection:
 
 def recognise(source: Source) -> tuple[str, str]:
     """The format of a source and, in a phrase, what it was told by."""
-    found = ((name, kind.recognise(source)) for name, kind in READERS.items())
-    return next((name, reason) for name, reason in found if reason is not None)
+    reasons = ((name, kind.recognise(source)) for name, kind in READERS.items())
+    return next((name, reason) for name, reason in reasons if reason is not None)
 
 
 def _known(format: str) -> str:

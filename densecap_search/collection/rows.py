@@ -70,13 +70,13 @@ def make_records(
     """
     columns = _columns([row for _, row in rows if not isinstance(row, Skipped)], path, reading, notes)
     cells = {number: _cell(row.get(columns.image)) for number, row in rows if not isinstance(row, Skipped)}
-    found, ways = locate((cell for cell in cells.values() if cell is not None and cell.strip()), folders, pictures)
+    located, ways = locate((cell for cell in cells.values() if cell is not None and cell.strip()), folders, pictures)
     _tell_places(ways, folders[0], path, notes)
     skipped: list[Skipped] = []
     drafts: dict[Path, _Draft] = {}
     numbers: list[int] = []
     for number, row in rows:
-        record = row if isinstance(row, Skipped) else _record(row, number, cells[number], found, folders[0], columns)
+        record = row if isinstance(row, Skipped) else _record(row, number, cells[number], located, folders[0], columns)
         if not isinstance(record, Skipped) and excluded(str(record.image)):
             record = Skipped(record.image_id, "left out, as asked for", number)
         if isinstance(record, Skipped):
@@ -90,69 +90,69 @@ def make_records(
 
 
 def _columns(rows: Sequence[Row], path: Path, reading: Reading, notes: list[str]) -> _Columns:
-    found = list(dict.fromkeys(key for row in rows for key in row))
-    image = _named(found, reading.image_column, "--image-column", path) or _called(found, IMAGE_COLUMNS)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    image = _named(columns, reading.image_column, "--image-column", path) or _called(columns, IMAGE_COLUMNS)
     named = tuple(name for option in reading.caption_column
-                  if (name := _named(found, option, "--caption-column", path)) is not None)
+                  if (name := _named(columns, option, "--caption-column", path)) is not None)
     if image in named:
         raise CollectionError(f"{path}: the column {image} names the pictures and cannot hold the captions too; "
-                              f"columns found: {_listed(found)}")
-    groups = (named,) if named else _caption_groups(found, CAPTION_COLUMNS) or _caption_groups(
-        found, OTHER_CAPTION_COLUMNS)
+                              f"columns found: {_listed(columns)}")
+    groups = (named,) if named else _caption_groups(columns, CAPTION_COLUMNS) or _caption_groups(
+        columns, OTHER_CAPTION_COLUMNS)
     groups = tuple(group for names in groups if (group := tuple(name for name in names if name != image)))
     if rows and image is None:
-        far = next((name for name in found if is_address(name) or _holds_addresses(rows, name)), None)
+        far = next((name for name in columns if is_address(name) or _holds_addresses(rows, name)), None)
         if far is not None:
             raise CollectionError(f"{path}: no column names files; in {_short(far)}, {FETCH}")
-        raise CollectionError(f"{path}: no column names the pictures; columns found: {_listed(found)}; "
+        raise CollectionError(f"{path}: no column names the pictures; columns found: {_listed(columns)}; "
                               "say which one with --image-column NAME")
     own = {word: name for word in OWN_COLUMNS
-           if (name := _called(found, (word,))) not in (None, image, *(name for group in groups for name in group))}
-    if rows and not groups and len(found) > 1:
-        lone = _columns_of_sentences(rows, [name for name in found if name not in (image, *own.values())])
+           if (name := _called(columns, (word,))) not in (None, image, *(name for group in groups for name in group))}
+    if rows and not groups and len(columns) > 1:
+        lone = _columns_of_sentences(rows, [name for name in columns if name not in (image, *own.values())])
         if len(lone) == 1:
             groups = ((lone[0],),)
             notes.append(f"captions from the column {_short(lone[0])}, the only one that holds sentences")
         else:
-            notes.append(_no_captions(found))
+            notes.append(_no_captions(columns))
     if rows and not groups and not path.is_dir():
-        raise CollectionError(f"{path}: {_no_captions(found)}")
+        raise CollectionError(f"{path}: {_no_captions(columns)}")
     return _Columns(image or "image", groups, {word: name for word, name in own.items() if name})
 
 
-def _no_captions(found: Sequence[str]) -> str:
-    return f"no column holds captions; columns found: {_listed(found)}; say which one with --caption-column NAME"
+def _no_captions(names: Sequence[str]) -> str:
+    return f"no column holds captions; columns found: {_listed(names)}; say which one with --caption-column NAME"
 
 
-def _named(found: Sequence[str], wanted: str | None, option: str, path: Path) -> str | None:
-    if wanted is None or not found:
+def _named(names: Sequence[str], wanted: str | None, option: str, path: Path) -> str | None:
+    if wanted is None or not names:
         return None
-    name = _called(found, (wanted,))
+    name = _called(names, (wanted,))
     if name is None:
-        raise CollectionError(f"{path}: {option} {wanted} is not there; columns found: {_listed(found)}")
+        raise CollectionError(f"{path}: {option} {wanted} is not there; columns found: {_listed(names)}")
     return name
 
 
-def _called(found: Sequence[str], wanted: Sequence[str]) -> str | None:
-    return next((name for word in wanted for name in found if matches(name, (word,))), None)
+def _called(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((name for word in wanted for name in names if matches(name, (word,))), None)
 
 
-def _caption_groups(found: Sequence[str], words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _caption_groups(names: Sequence[str], words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """For each word the columns called so, or so with a number: caption, caption_1, caption (2)."""
-    groups = (tuple(name for name in found if re.fullmatch(
+    groups = (tuple(name for name in names if re.fullmatch(
         rf"\s*{word}(\s*[_\- ]?\d+|\s*\(\d+\))?\s*", str(name), re.IGNORECASE)) for word in words)
     return tuple(group for group in groups if group)
 
 
 def _columns_of_sentences(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """The columns whose values are text, of three words or more on average."""
-    found = []
+    lone = []
     for name in names:
         values = [row[name] for row in rows[:_LOOKED_AT] if row.get(name) not in (None, "")]
         texts = [value for value in values if isinstance(value, str) and not is_address(value)]
         if values and len(texts) == len(values) and sum(len(text.split()) for text in texts) >= 3 * len(texts):
-            found.append(name)
-    return found
+            lone.append(name)
+    return lone
 
 
 def _holds_addresses(rows: Sequence[Row], name: str) -> bool:
@@ -160,9 +160,9 @@ def _holds_addresses(rows: Sequence[Row], name: str) -> bool:
     return bool(values) and sum(map(is_address, values)) * 2 > len(values)
 
 
-def _listed(found: Sequence[str]) -> str:
-    shown = ", ".join(_short(name) for name in found[:30])
-    return f"{shown}, … ({len(found)})" if len(found) > 30 else shown or "none"
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(_short(name) for name in names[:30])
+    return f"{shown}, … ({len(names)})" if len(names) > 30 else shown or "none"
 
 
 def _short(name: object) -> str:
@@ -181,12 +181,12 @@ def _cell(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _record(row: Row, number: int, cell: str | None, found: Mapping[str, tuple[str, str] | str], folder: Path,
+def _record(row: Row, number: int, cell: str | None, located: Mapping[str, tuple[str, str] | str], folder: Path,
             columns: _Columns) -> Record | Skipped:
     value = row.get(columns.image)
     if cell is None or not cell.strip():
         return Skipped("", _why_no_picture(value, columns.image), number)
-    place = found[cell]
+    place = located[cell]
     own = {word: _word(row.get(name)) for word, name in columns.own.items()}
     group, captions = _own_captions(row, columns)
     if captions is None:

@@ -71,13 +71,13 @@ def read(picture: Path, sides: Iterable[Path]) -> Said:
             return Said(error=f"cannot read its caption file: {error.strerror}")
         if ending in TEXTS and captions:
             continue  # of a second text file nothing is read
-        found, more = _said(ending, data)
-        if not found and not more:
+        texts, more = _said(ending, data)
+        if not texts and not more:
             continue
         done.append(side.name)
         columns = {**more, **columns}
-        if not captions and any(text.strip() for text in found):
-            captions, kind = found, ending
+        if not captions and any(text.strip() for text in texts):
+            captions, kind = texts, ending
     return Said(captions, kind, columns, read=tuple(done))
 
 
@@ -97,9 +97,9 @@ def _said(ending: str, data: bytes) -> tuple[tuple[str, ...], Columns]:
 def _side(picture: str, own: Mapping[str, str], is_json: bool) -> str | None:
     name = _composed(picture)
     stem, suffix = PurePath(name).stem, PurePath(name).suffix
-    found = own.get(name) or own.get(stem)
-    if found or not is_json:
-        return found
+    side = own.get(name) or own.get(stem)
+    if side or not is_json:
+        return side
     plain = _EDITED.sub("", stem)
     if plain != stem and plain + suffix in own:
         return own[plain + suffix]
@@ -109,9 +109,9 @@ def _side(picture: str, own: Mapping[str, str], is_json: bool) -> str | None:
 
 def _picture_of(name: str) -> str:
     """The name of the picture that a JSON file is named after, as far as it is there."""
-    found = re.fullmatch(r"(.*?)(\(\d+\))?", _composed(PurePath(name).stem), re.DOTALL)
-    assert found  # it matches everything
-    base, number = found[1], found[2] or ""
+    match = re.fullmatch(r"(.*?)(\(\d+\))?", _composed(PurePath(name).stem), re.DOTALL)
+    assert match  # it matches everything
+    base, number = match[1], match[2] or ""
     head, dot, tail = base.rpartition(".")
     if dot and head and (tail.lower() == _ADDED or (len(base) >= _CUT and _ADDED.startswith(tail.lower()))):
         base = head

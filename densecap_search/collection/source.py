@@ -116,9 +116,9 @@ class Source:
 
         Of a picture and links to it, or of several links to one file, one is taken: the picture before the links.
         """
-        found = list(self._pictures())
-        links = {path: path.resolve() for path, _ in _paths(found) if path.is_symlink()}
-        shown = {path.resolve() for path, _ in _paths(found) if path not in links} if links else set()
+        entries = list(self._pictures())
+        links = {path: path.resolve() for path, _ in _paths(entries) if path.is_symlink()}
+        shown = {path.resolve() for path, _ in _paths(entries) if path not in links} if links else set()
         twice = set()
         for link, target in links.items():
             if target in shown:
@@ -126,25 +126,25 @@ class Source:
             shown.add(target)
         if twice:
             self.notes.append(f"{len(twice)} links to pictures that are there already")
-        return tuple(pair for pair in found if isinstance(pair, Skipped) or pair[0] not in twice)
+        return tuple(pair for pair in entries if isinstance(pair, Skipped) or pair[0] not in twice)
 
     def other_files(self) -> Iterator[Path]:
         """The files below a folder that are no pictures."""
-        for found in self.walked:
-            if not isinstance(found, Skipped):
-                yield from (found[0] / name for name in found[1] if not is_picture(name))
+        for entry in self.walked:
+            if not isinstance(entry, Skipped):
+                yield from (entry[0] / name for name in entry[1] if not is_picture(name))
 
     def _pictures(self) -> Iterator[tuple[Path, tuple[Path, ...]] | Skipped]:
-        for found in self.walked:
-            if isinstance(found, Skipped):
-                yield found
+        for entry in self.walked:
+            if isinstance(entry, Skipped):
+                yield entry
                 continue
-            place, names = found
+            place, names = entry
             yield from ((place / name, tuple(place / side for side in sides)) for name, sides in pair(names)[0])
 
 
-def _paths(found: Iterable[tuple[Path, tuple[Path, ...]] | Skipped]) -> Iterator[tuple[Path, tuple[Path, ...]]]:
-    return (pair for pair in found if not isinstance(pair, Skipped))
+def _paths(entries: Iterable[tuple[Path, tuple[Path, ...]] | Skipped]) -> Iterator[tuple[Path, tuple[Path, ...]]]:
+    return (pair for pair in entries if not isinstance(pair, Skipped))
 
 
 def _parsed(text: str) -> Any:

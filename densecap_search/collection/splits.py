@@ -86,7 +86,7 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
         return records
     own = [(chosen or {}).get(record.image_id, record.split) for record in records]
     wanted = {normal_split(name) for name in names}
-    found = tuple(record for record, split in zip(records, own, strict=True) if split in wanted)
+    selected = tuple(record for record, split in zip(records, own, strict=True) if split in wanted)
     missing = sorted(str(name) for name in wanted - set(own))
     if missing:
         present = Counter(split for split in own if split)
@@ -95,7 +95,7 @@ def select_splits(collection: Collection, names: Sequence[str], chosen: Mapping[
             f"{collection.name} has no split named {', '.join(missing)}; splits here: {listing}; "
             "--split all takes every picture, and a run folder (--model RUN) brings the splits it was trained with"
         )
-    return found
+    return selected
 
 
 def take_fraction(records: Sequence[Record], fraction: float, seed: int) -> tuple[Record, ...]:

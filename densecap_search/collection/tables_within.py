@@ -52,23 +52,23 @@ class Part:
 def may_be_tables(source: Source) -> list[Path]:
     """Files of a folder, not too deep, that end as tables do and are no side files; none where they are very many."""
     sides = _side_files(source)
-    found = [path for path in source.other_files() if path.suffix.lower() in _ENDINGS and path not in sides
+    tables = [path for path in source.other_files() if path.suffix.lower() in _ENDINGS and path not in sides
              and path.name.lower() not in _SYSTEM_FILES and len(path.relative_to(source.path).parts) <= _DEEP]
-    return found if len(found) <= _MANY else []
+    return tables if len(tables) <= _MANY else []
 
 
-def parts_of(found: Sequence[Part], source: Source) -> tuple[Part, ...] | None:
+def parts_of(parts: Sequence[Part], source: Source) -> tuple[Part, ...] | None:
     """One table, or several files that are its parts: of one format, told apart by a split's name or a number only."""
-    if not found:
+    if not parts:
         return None
-    if len(found) == 1:
-        inside = found[0].source.path.parent.relative_to(source.path).parts
+    if len(parts) == 1:
+        inside = parts[0].source.path.parent.relative_to(source.path).parts
         split = next((word for part in inside if (word := normal_split(part)) in SPLITS), None)
-        return (replace(found[0], split=split),)
-    places = [part.source.path for part in found]
-    held = all(part.kind in ("parquet", "arrow", "webdataset") for part in found)  # their pictures, wherever they lie
+        return (replace(parts[0], split=split),)
+    places = [part.source.path for part in parts]
+    held = all(part.kind in ("parquet", "arrow", "webdataset") for part in parts)  # their pictures, wherever they lie
     alike = {(part.kind, None if held else path.parent, _bare(path.stem))
-             for part, path in zip(found, places, strict=True)}
+             for part, path in zip(parts, places, strict=True)}
     if len(alike) > 1:
         names = ", ".join(os.path.relpath(path, source.path) for path in places[:4]) + ", …" * (len(places) > 4)
         source.notes.append(f"{len(places)} tables lie there ({names}), so none is taken; give one itself")
@@ -76,7 +76,7 @@ def parts_of(found: Sequence[Part], source: Source) -> tuple[Part, ...] | None:
     apart = len({path.parent for path in places}) > 1  # then several may have one name
     return tuple(replace(part, split=_split_of(path),
                          inside=f"{path.parent.relative_to(source.path).as_posix()}/" if apart else "")
-                 for part, path in zip(found, places, strict=True))
+                 for part, path in zip(parts, places, strict=True))
 
 
 def tell_unread(source: Source, kind: str) -> None:
@@ -116,5 +116,5 @@ def _bare(stem: str) -> str:
 
 
 def _split_of(path: Path) -> str | None:
-    found = _WORD.search(re.sub(r"(?<=[A-Za-z])(?=\d)", " ", path.stem)) or _WORD.fullmatch(path.parent.name)
-    return normal_split(found[1]) if found else None
+    match = _WORD.search(re.sub(r"(?<=[A-Za-z])(?=\d)", " ", path.stem)) or _WORD.fullmatch(path.parent.name)
+    return normal_split(match[1]) if match else None

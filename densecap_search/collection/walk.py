@@ -64,9 +64,9 @@ def walk(folder: Path, *, hidden: bool = False, exclude: Sequence[str] = (), lef
 
 def find_images(folder: Path, *, hidden: bool = False, exclude: Sequence[str] = ()) -> Iterator[Path]:
     """The pictures below a folder, sorted, without hidden files and the folders that systems add."""
-    for found in walk(folder, hidden=hidden, exclude=exclude):
-        if not isinstance(found, Skipped):
-            place, names = found
+    for entry in walk(folder, hidden=hidden, exclude=exclude):
+        if not isinstance(entry, Skipped):
+            place, names = entry
             yield from (place / name for name in names if is_picture(name))
 
 

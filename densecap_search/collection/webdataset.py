@@ -86,19 +86,19 @@ def sample_names(members: Iterable[str]) -> dict[str, str]:
     for member in members:
         path = PurePosixPath(member)
         groups.setdefault((path.parent / path.name.partition(".")[0]).as_posix(), []).append(member)
-    found: dict[str, str] = {}
+    stems_of: dict[str, str] = {}
     for name, own in groups.items():
         pictures = [member for member in own if is_picture(member)]
         stems = {_stem(picture) for picture in pictures}
         texts = [member for member in own if PurePosixPath(member).suffix.lower() in _SIDES]
         named = {stem for text in texts if (stem := _stem_of_text(text, pictures)) in stems}
         if len(stems) > 1 and (name not in stems or len(named) > 1):
-            found |= {picture: _stem(picture) for picture in pictures}
-            found |= {text: stem for text in texts if (stem := _stem_of_text(text, pictures)) in stems}
+            stems_of |= {picture: _stem(picture) for picture in pictures}
+            stems_of |= {text: stem for text in texts if (stem := _stem_of_text(text, pictures)) in stems}
             continue
         first = min(pictures, key=lambda picture: _stem(picture) != name, default=None)  # the others: masks and views
-        found |= {member: name for member in own if member == first or member not in pictures}
-    return found
+        stems_of |= {member: name for member in own if member == first or member not in pictures}
+    return stems_of
 
 
 def _stem(member: str) -> str:

@@ -62,8 +62,8 @@ def _values(tree: Element, name: str) -> Iterator[str]:
 
 def _degrees(text: str) -> float | None:
     """`47,22.5N` and `47,22,30N` are 47.375; south and west are negative."""
-    found = re.fullmatch(r"(\d+),(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?([NSEW])", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+),(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?([NSEW])", text.strip())
+    if not match:
         return None
-    degrees = int(found[1]) + float(found[2]) / 60 + float(found[3] or 0) / 3600
-    return -degrees if found[4] in "SW" else degrees
+    degrees = int(match[1]) + float(match[2]) / 60 + float(match[3] or 0) / 3600
+    return -degrees if match[4] in "SW" else degrees

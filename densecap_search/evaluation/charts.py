@@ -24,14 +24,14 @@ RANK_BINS = ((1, 1), (2, 5), (6, 10), (11, 25), (26, 50), (51, np.inf))
 HALF = 5.2  # inches: two plots stand beside each other
 
 
-def recall_curves(found: Mapping[str, Direction], label: str) -> Markup:
+def recall_curves(directions: Mapping[str, Direction], label: str) -> Markup:
     """R@K of each model over K."""
-    return plot(partial(_draw_recall, found=found, label=label), alt=f"R@K by K, {label}", width=HALF)
+    return plot(partial(_draw_recall, directions=directions, label=label), alt=f"R@K by K, {label}", width=HALF)
 
 
-def rank_histogram(found: Mapping[str, Direction], label: str) -> Markup:
+def rank_histogram(directions: Mapping[str, Direction], label: str) -> Markup:
     """Share of queries by rank, of each model."""
-    return plot(partial(_draw_ranks, found=found, label=label), alt=f"ranks, {label}", width=HALF)
+    return plot(partial(_draw_ranks, directions=directions, label=label), alt=f"ranks, {label}", width=HALF)
 
 
 def difference_bars(comparison: Comparison) -> Markup:
@@ -52,10 +52,10 @@ def mixture_curves(mixtures: Mixtures, target: str, retained: str) -> Markup:
     return plot(partial(_draw_mixtures, mixtures=mixtures, target=target, retained=retained), alt="R@1 over α")
 
 
-def _draw_recall(axes: Axes, found: Mapping[str, Direction], label: str) -> None:
-    deepest = max(2, min(DEEPEST, *(direction.gallery for direction in found.values())))
+def _draw_recall(axes: Axes, directions: Mapping[str, Direction], label: str) -> None:
+    deepest = max(2, min(DEEPEST, *(direction.gallery for direction in directions.values())))
     ks = np.arange(1, deepest + 1)
-    for name, direction in found.items():
+    for name, direction in directions.items():
         axes.plot(ks, [100 * float(np.mean(direction.ranks.rank <= k)) for k in ks], label=name, drawstyle="steps-post")
     axes.set(xlabel="K", ylabel="R@K, percent", title=label, xscale="log", xlim=(1, deepest), ylim=(0, 101))
     ticks = [k for k in (1, 2, 5, 10, 25, 50) if k <= deepest]
@@ -65,12 +65,12 @@ def _draw_recall(axes: Axes, found: Mapping[str, Direction], label: str) -> None
     axes.legend(loc="lower right", frameon=False)
 
 
-def _draw_ranks(axes: Axes, found: Mapping[str, Direction], label: str) -> None:
-    width = 0.8 / len(found)
-    for number, (name, direction) in enumerate(found.items()):
+def _draw_ranks(axes: Axes, directions: Mapping[str, Direction], label: str) -> None:
+    width = 0.8 / len(directions)
+    for number, (name, direction) in enumerate(directions.items()):
         rank = direction.ranks.rank
         shares = [100 * float(np.mean((rank > low - 1) & (rank <= high))) for low, high in RANK_BINS]
-        places = np.arange(len(shares)) + (number - (len(found) - 1) / 2) * width
+        places = np.arange(len(shares)) + (number - (len(directions) - 1) / 2) * width
         axes.bar(places, shares, width * 0.95, label=name)
     words = ["1", *(f"{low}–{high:g}" for low, high in RANK_BINS[1:-1]), "later"]
     axes.set_xticks(range(len(RANK_BINS)), words)
@@ -82,10 +82,10 @@ def _draw_differences(axes: Axes, comparison: Comparison) -> None:
     rows: list[str] = []
     for number, (direction, label) in enumerate(DIRECTIONS.items()):
         names = [name for name in comparison.differences[direction] if name in PERCENT]
-        found = [comparison.differences[direction][name] for name in names]
+        differences = [comparison.differences[direction][name] for name in names]
         places = np.arange(len(rows), len(rows) + len(names))
-        values = np.array([each.value for each in found])
-        sides = np.abs(np.array([[each.low, each.high] for each in found]).T - values)
+        values = np.array([each.value for each in differences])
+        sides = np.abs(np.array([[each.low, each.high] for each in differences]).T - values)
         axes.errorbar(values, places, xerr=sides, fmt="o", capsize=3, color=COLOURS[number], label=label)
         rows += [f"{name} {label}" for name in names]
     axes.axvline(0, color="#999999", linewidth=1)
@@ -98,12 +98,12 @@ def _draw_slices(axes: Axes, slices: Sequence[Mapping[str, Slice]], direction: s
     names = list(slices[0])
     width = 0.8 / len(names)
     for number, name in enumerate(names):
-        found: list[tuple[float, Any]] = [
+        figures: list[tuple[float, Any]] = [
             (place + (number - (len(names) - 1) / 2) * width, part[name].figures[direction]["R@1"])
             for place, part in enumerate(slices) if part[name].queries[direction]]
-        values = np.array([figure.value for _, figure in found])
-        bounds = np.abs(np.array([[figure.low, figure.high] for _, figure in found]).T - values)
-        axes.barh([place for place, _ in found], values, width * 0.9, xerr=bounds, label=name,
+        values = np.array([figure.value for _, figure in figures])
+        bounds = np.abs(np.array([[figure.low, figure.high] for _, figure in figures]).T - values)
+        axes.barh([place for place, _ in figures], values, width * 0.9, xerr=bounds, label=name,
                   error_kw={"elinewidth": 0.8, "ecolor": "#333333"})
     rows = [next(iter(part.values())) for part in slices]
     axes.set_yticks(range(len(rows)), [f"{row.by}: {row.label}" for row in rows])

@@ -81,8 +81,8 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """The shape that scripts read."""
         return {"model": self.second, **{
-            direction: {name: {**asdict(found), "equal": found.equal, "smallest_visible": smallest_visible(
-                found, percent=name in PERCENT)} for name, found in differences.items()}
+            direction: {name: {**asdict(difference), "equal": difference.equal, "smallest_visible": smallest_visible(
+                difference, percent=name in PERCENT)} for name, difference in differences.items()}
             for direction, differences in self.differences.items()
         }}
 
@@ -91,7 +91,7 @@ def compare_reports(first: Report, second: Report) -> Comparison:
     """Both directions of two reports."""
     others = second.directions()
     return Comparison(first.model, second.model, {
-        direction: compare(found, others[direction]) for direction, found in first.directions().items()})
+        direction: compare(own, others[direction]) for direction, own in first.directions().items()})
 
 
 def verdict(name: str, difference: Difference) -> str:
@@ -121,11 +121,12 @@ def smallest_visible(difference: Difference, *, percent: bool) -> float:
 
 def _difference(name: str, first: Direction, second: Direction, seed: int) -> Difference:
     values, others = METRICS[name](first.ranks), METRICS[name](second.ranks)
-    found = _paired_medians(values, others, first.clusters, seed) if name in MEDIANS else paired(
+    difference = _paired_medians(values, others, first.clusters, seed) if name in MEDIANS else paired(
         values, others, first.clusters, seed=seed)
     if name not in LESS_IS_BETTER:
-        return found
-    return Difference(found.value, found.low, found.high, found.p_value, found.losses, found.wins, found.queries)
+        return difference
+    return Difference(difference.value, difference.low, difference.high,
+                      difference.p_value, difference.losses, difference.wins, difference.queries)
 
 
 def _paired_medians(first: Floats, second: Floats, clusters: Ints, seed: int) -> Difference:

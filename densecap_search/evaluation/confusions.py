@@ -41,13 +41,13 @@ class Confusion:
 def text_confusions(pairs: Pairs, ranks: Ranks, limit: int = SHOWN) -> list[Confusion]:
     """Captions that found a wrong picture first, worst first; of that picture the caption most like the query."""
     captions_of = _captions_of(pairs)
-    found = []
+    confusions = []
     for query in _worst(ranks, limit):
         right, first = int(pairs.owner[query]), int(ranks.first[query])
         cosines = pairs.text[captions_of[first]] @ pairs.text[query]
         nearest = int(captions_of[first][cosines.argmax()]) if len(cosines) else None
-        found.append(_confusion(pairs, ranks, query, right, first, query, nearest))
-    return found
+        confusions.append(_confusion(pairs, ranks, query, right, first, query, nearest))
+    return confusions
 
 
 def image_confusions(pairs: Pairs, ranks: Ranks, limit: int = SHOWN) -> list[Confusion]:
@@ -70,10 +70,10 @@ def _captions_of(pairs: Pairs) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
 
 def _confusion(pairs: Pairs, ranks: Ranks, query: int, right: int, first: int, right_caption: int,
                first_caption: int | None) -> Confusion:
-    wanted, found = pairs.records[right], pairs.records[first]
+    wanted, instead = pairs.records[right], pairs.records[first]
     cosine = None if first_caption is None else float(pairs.text[right_caption] @ pairs.text[first_caption])
     return Confusion(
-        query + 1, float(ranks.rank[query]), wanted.image_id, found.image_id, float(ranks.right_score[query]),
+        query + 1, float(ranks.rank[query]), wanted.image_id, instead.image_id, float(ranks.right_score[query]),
         float(ranks.first_score[query]), pairs.captions[right_caption],
-        "" if first_caption is None else pairs.captions[first_caption], cosine, str(wanted.image), str(found.image),
+        "" if first_caption is None else pairs.captions[first_caption], cosine, str(wanted.image), str(instead.image),
     )

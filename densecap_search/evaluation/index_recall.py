@@ -53,8 +53,9 @@ def measure_index(index: ImageIndex, pairs: Pairs, name: str, fingerprint: str) 
                             "collection with `densecap index`")
     rows, counts = pairs.query_segments
     exact = rank_queries(rows, index.vectors(), relevance, depth=1, query_counts=counts)
-    found = index.search(rows, max(RECALLS))
-    best = [best_of(found[end - count:end], max(RECALLS)) for count, end in zip(counts, np.cumsum(counts), strict=True)]
+    found_pictures = index.search(rows, max(RECALLS))
+    best = [best_of(found_pictures[end - count:end], max(RECALLS))
+            for count, end in zip(counts, np.cumsum(counts), strict=True)]
     hits = [np.searchsorted(index.numbers, [number for number, _ in own]).tolist() for own in best]  # rows of vectors()
     right = [set(relevance.columns[a:b].tolist()) for a, b in zip(relevance.starts, relevance.starts[1:], strict=False)]
     places = np.array([next((place for place, row in enumerate(rows, start=1) if row in wanted), np.inf)

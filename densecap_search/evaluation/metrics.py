@@ -43,8 +43,8 @@ class Relevance:
     def of_columns(cls, columns: Sequence[Ints] | Sequence[Sequence[int]]) -> Relevance:
         """From the right answers of each query."""
         starts = np.zeros(len(columns) + 1, np.int64)
-        starts[1:] = np.cumsum([len(found) for found in columns])
-        flat = [np.asarray(found, np.int64) for found in columns]
+        starts[1:] = np.cumsum([len(rows_of) for rows_of in columns])
+        flat = [np.asarray(rows_of, np.int64) for rows_of in columns]
         return cls(starts, np.concatenate([np.empty(0, np.int64), *flat]))
 
     @property
@@ -103,17 +103,17 @@ def _recall_at(k: int) -> Callable[[Ranks], Floats]:
 
 def _ndcg(ranks: Ranks) -> Floats:
     """DCG of the first ten with gain 1 and discount log2(1 + position), over that of the best possible order."""
-    found = np.where(ranks.positions <= DEPTH, 1 / np.log2(1 + ranks.positions), 0.0).sum(axis=1)
+    gain = np.where(ranks.positions <= DEPTH, 1 / np.log2(1 + ranks.positions), 0.0).sum(axis=1)
     ideal = np.concatenate([[0.0], np.cumsum(1 / np.log2(1 + np.arange(1, DEPTH + 1)))])
-    share: Floats = found / ideal[np.clip(ranks.positives, 1, DEPTH)]
+    share: Floats = gain / ideal[np.clip(ranks.positives, 1, DEPTH)]
     return share
 
 
 def _average_precision(ranks: Ranks) -> Floats:
     """Sum of j / position over the right answers among the first ten, over the number of all right answers."""
     precision = np.arange(1, ranks.positions.shape[1] + 1) / ranks.positions
-    found = np.where(ranks.positions <= DEPTH, precision, 0.0).sum(axis=1)
-    mean: Floats = found / np.maximum(ranks.positives, 1)
+    precisions = np.where(ranks.positions <= DEPTH, precision, 0.0).sum(axis=1)
+    mean: Floats = precisions / np.maximum(ranks.positives, 1)
     return mean
 
 
@@ -262,12 +262,12 @@ def summarise(ranks: Ranks, clusters: Ints, gallery: int, *, names: Sequence[str
         if name in MEDIANS:
             drawn[:, column] = bootstrap_medians(values[:, column], clusters, seed=seed)
     count = len(np.unique(clusters))
-    found = {}
+    figures = {}
     for column, name in enumerate(names):
         figure = Figure(statistic(name, values[:, column]), *interval(drawn[:, column]))
         spread = values[:, column] if name in MEDIANS else drawn[:, column]  # the median of unlike ranks may be certain
-        found[name] = _widened(name, figure, gallery, count) if np.allclose(spread, spread[0], atol=0) else figure
-    return found
+        figures[name] = _widened(name, figure, gallery, count) if np.allclose(spread, spread[0], atol=0) else figure
+    return figures
 
 
 def _widened(name: str, figure: Figure, gallery: int, clusters: int) -> Figure:

@@ -80,7 +80,7 @@ def measure_modes(
     readable, unreadable = read_contents(gallery, talk=talk, workers=workers)
     embeddings, broken = embed_images(encoder, readable, workers=workers, talk=talk)
     kept = in_order(readable, embeddings.image_ids)
-    questions = {record.image_id: found for record in kept if (found := PROTOCOLS[protocol](record)) is not None}
+    questions = {record.image_id: question for record in kept if (question := PROTOCOLS[protocol](record)) is not None}
     wanted = {record.image_id for record in asked}
     wanted &= questions.keys()
     columns = np.array([row for row, record in enumerate(kept) if record.image_id in wanted], np.int64)
@@ -105,8 +105,8 @@ def measure_modes(
 
 def _stored(record: Record, questions: Mapping[str, Question]) -> tuple[str, ...]:
     """What stays with a picture: nothing of what asks for it."""
-    found = questions.get(record.image_id)
-    return record.captions if found is None else found.stored
+    question = questions.get(record.image_id)
+    return record.captions if question is None else question.stored
 
 
 def _of_modes(signals: Mapping[str, Array], asking: Texts, columns: Ints, pictures: Array) -> dict[str, Array]:

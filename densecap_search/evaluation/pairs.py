@@ -115,10 +115,10 @@ class PairRows:
 def pair_rows(encoder: DualEncoder, records: Sequence[Record], *, cached: bool = True,
               workers: int | None = None) -> PairRows:
     """Of the records (read before) whose pictures can be opened."""
-    found = image_rows(encoder, records, cached=cached, workers=workers)
-    kept = tuple(records[row] for row in found.kept)
+    images = image_rows(encoder, records, cached=cached, workers=workers)
+    kept = tuple(records[row] for row in images.kept)
     text = text_rows(encoder, [caption for record in kept for caption in record.captions], cached=cached)
-    return PairRows(kept, found.rows, text)
+    return PairRows(kept, images.rows, text)
 
 
 def mean_recall_at_1(figures: Mapping[str, Mapping[str, float]]) -> float:

@@ -23,9 +23,9 @@ def per_query_rows(reports: Sequence[Report]) -> Iterator[dict[str, Any]]:
         pairs = report.pairs
         if pairs is None:
             raise AssertionError("this report has been read, not measured: it has no queries")
-        for direction, found in report.directions().items():
-            ranks = found.ranks
-            for query in range(found.queries):
+        for direction, measured in report.directions().items():
+            ranks = measured.ranks
+            for query in range(measured.queries):
                 caption, image_id, first = _names(pairs, direction, query, int(ranks.first[query]))
                 yield {
                     "model": report.model, "direction": direction, "query": query + 1,

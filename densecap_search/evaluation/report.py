@@ -47,8 +47,8 @@ def as_html(outcome: EvaluationOutcome) -> str:
     """One self-contained page."""
     first = outcome.reports[0]
     tiles = [(str(first.text_to_image.queries), "captions"), (str(first.image_to_text.queries), "pictures"),
-             *((f"{found.figures['R@1'].value:.1f} %", f"R@1 {DIRECTIONS[name]}")
-               for name, found in first.directions().items())]
+             *((f"{measured.figures['R@1'].value:.1f} %", f"R@1 {DIRECTIONS[name]}")
+               for name, measured in first.directions().items())]
     return render("evaluate.html", {"title": _title(outcome), "version": __version__, "tiles": tiles,
                                     "sections": list(sections(outcome))})
 
@@ -76,9 +76,9 @@ def sections(outcome: EvaluationOutcome, *, drawn: bool = True) -> Iterator[Sect
     names = model_labels(outcome.reports)
     yield _measured(outcome, names)
     for direction, label in DIRECTIONS.items():
-        found = {name: report.directions()[direction] for name, report in zip(names, outcome.reports, strict=True)}
-        plots = (charts.recall_curves(found, label), charts.rank_histogram(found, label)) if drawn else ()
-        yield _figures(f"Figures, {label}", found, plots)
+        directions = {name: report.directions()[direction] for name, report in zip(names, outcome.reports, strict=True)}
+        plots = (charts.recall_curves(directions, label), charts.rank_histogram(directions, label)) if drawn else ()
+        yield _figures(f"Figures, {label}", directions, plots)
     for comparison, name in zip(outcome.comparisons, names[1:], strict=True):
         yield _difference(comparison, names[0], name, drawn)
     yield from _slices(outcome.reports, names, drawn)
@@ -118,12 +118,12 @@ def _measured(outcome: EvaluationOutcome, names: Sequence[str]) -> Section:
                                                   "skipped"), tuple(rows), words=3)
 
 
-def _figures(title: str, found: Mapping[str, Direction], plots: tuple[Markup, ...] = ()) -> Section:
-    rows = [(name, MEANINGS[name], *(shown(name, direction.figures[name]) for direction in found.values()))
+def _figures(title: str, directions: Mapping[str, Direction], plots: tuple[Markup, ...] = ()) -> Section:
+    rows = [(name, MEANINGS[name], *(shown(name, direction.figures[name]) for direction in directions.values()))
             for name in METRICS]
-    counts = next(iter(found.values()))
+    counts = next(iter(directions.values()))
     text = f"{counts.queries} queries, a gallery of {counts.gallery}; in brackets the 95 % interval."
-    return Section(title, (text,), ("figure", "meaning", *found), tuple(rows), 2, plots)
+    return Section(title, (text,), ("figure", "meaning", *directions), tuple(rows), 2, plots)
 
 
 def _difference(comparison: Comparison, first: str, second: str, drawn: bool) -> Section:
@@ -161,12 +161,12 @@ def _slices(reports: Sequence[Report], names: Sequence[str], drawn: bool) -> Ite
 
 
 def _index(outcome: EvaluationOutcome) -> Section:
-    found = outcome.index
-    assert found is not None
-    text = (f"{found.queries} captions search the {found.gallery} pictures of {found.index} ({found.index_type}); the "
-            f"pictures of {found.missing} captions are not in it. {found.neighbours:.1f} % of the exact first ten are "
-            "among the index's first ten.")
-    rows = tuple((name, f"{found.found[name]:.1f}", f"{found.exact[name]:.1f}") for name in found.exact)
+    recall = outcome.index
+    assert recall is not None
+    text = (f"{recall.queries} captions search the {recall.gallery} pictures of {recall.index} ({recall.index_type}); "
+            f"the pictures of {recall.missing} captions are not in it. {recall.neighbours:.1f} % of the exact first "
+            "ten are among the index's first ten.")
+    rows = tuple((name, f"{recall.found[name]:.1f}", f"{recall.exact[name]:.1f}") for name in recall.exact)
     return Section("Through the index, text→image", (text,), ("figure", "the index's own search", "exact"), rows)
 
 
@@ -201,13 +201,13 @@ def _confusions(report: Report) -> Iterator[Section]:
     finders = {"text_to_image": text_confusions, "image_to_text": image_confusions}
     for direction, label in DIRECTIONS.items():
         ranks = report.directions()[direction].ranks
-        found = tuple(finders[direction](report.pairs, ranks, CONFUSED[direction]))
+        confusions = tuple(finders[direction](report.pairs, ranks, CONFUSED[direction]))
         wrong = int((ranks.rank > 1).sum())
-        if found:
+        if confusions:
             yield Section(f"What came first instead, {label}", (
                 f"{wrong} of {len(ranks.rank)} queries of {model_labels([report])[0]} found something wrong first; "
-                f"the {len(found)} with the worst ranks. The cosine is that of the two captions under the model: the "
-                "nearer to 1, the less its text tower tells them apart.",), words=5, confusions=found)
+                f"the {len(confusions)} with the worst ranks. The cosine is that of the two captions under the model: "
+                "the nearer to 1, the less its text tower tells them apart.",), words=5, confusions=confusions)
 
 
 def shown(name: str, figure: Figure) -> str:
@@ -220,10 +220,10 @@ def _digits(name: str) -> int:
     return 1 if name in PERCENT or name.endswith("_rank") else 3
 
 
-def _paired_cells(name: str, found: Difference) -> tuple[str, ...]:
+def _paired_cells(name: str, difference: Difference) -> tuple[str, ...]:
     digits = _digits(name)
-    return (f"{found.value:+.{digits}f}", f"{found.low:+.{digits}f} to {found.high:+.{digits}f}",
-            f"{found.p_value:.4f}", str(found.wins), str(found.losses), str(found.equal))
+    return (f"{difference.value:+.{digits}f}", f"{difference.low:+.{digits}f} to {difference.high:+.{digits}f}",
+            f"{difference.p_value:.4f}", str(difference.wins), str(difference.losses), str(difference.equal))
 
 
 def _cell(text: str) -> str:

@@ -211,10 +211,10 @@ class _Grid:
 
     def first_of_each_start(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """One of the runs that begin from the same model and are tested on the same pictures."""
-        found: dict[str, PlannedRun] = {}
+        firsts: dict[str, PlannedRun] = {}
         for run in runs:
-            found.setdefault(self._start_key(run), run)
-        return list(found.values())
+            firsts.setdefault(self._start_key(run), run)
+        return list(firsts.values())
 
     def _start_key(self, run: PlannedRun) -> str:
         tests = json.dumps(self.experiment.tests_of(run.collection))
@@ -234,17 +234,17 @@ class _Grid:
 
     def _test(self, encoder: DualEncoder, run: PlannedRun, folder: Path) -> dict[str, Any]:
         chosen, trained = read_splits(folder)
-        found = {}
+        tested = {}
         for name, splits in self.experiment.tests_of(run.collection).items():
             if name not in self._read:
                 self._read[name] = with_contents(self.collection(name), talk=self.talk)
             own = {image_id: split for image_id, (split, _) in chosen.items()} if name == run.collection else {}
             records = select_splits(self._read[name], splits, own)
             report = evaluate(encoder, records, model=run.arm, collection=name, splits=splits, trained=trained)
-            found[name] = {"trained_on": report.trained_on, "directions": {
+            tested[name] = {"trained_on": report.trained_on, "directions": {
                 "text_to_image": asdict(_measured(report.text_to_image)),
                 "image_to_text": asdict(_measured(report.image_to_text))}}
-        return found
+        return tested
 
 
 def _measured(direction: Direction) -> Measured:

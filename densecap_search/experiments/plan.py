@@ -182,8 +182,8 @@ class _Tree:
     value: Any
 
     def get(self, key: str, default: Any) -> Any:
-        found = self._dict().get(key)
-        return default if found is None else found
+        value = self._dict().get(key)
+        return default if value is None else value
 
     def child(self, key: str) -> _Tree:
         return _Tree(f"{self.place}.{key}".lstrip("."), self._dict().get(key))

@@ -70,9 +70,9 @@ def summarise(outcomes: Sequence[RunOutcome], baseline: str,
             if test in outcome.tests or outcome.failed:
                 cells.setdefault(outcome.cell, {}).setdefault(outcome.arm, []).append(outcome)
         for cell, arms in cells.items():
-            made = [_row(test, cell, arm, found, arms.get(baseline, []) if arm != baseline else [],
+            made = [_row(test, cell, arm, own, arms.get(baseline, []) if arm != baseline else [],
                          expect.get(arm, {}).get(test))
-                    for arm, found in arms.items() if any(test in outcome.tests for outcome in found)]
+                    for arm, own in arms.items() if any(test in outcome.tests for outcome in own)]
             rows.extend(_mark_chosen(made))
     return rows
 
@@ -108,7 +108,7 @@ def _difference(test: str, direction: str, outcomes: Sequence[RunOutcome], basel
     if not seeds:
         return None
     score = METRICS[COMPARED]
-    first, second = (np.mean([score(Ranks.of(found[seed].ranks)) for seed in seeds], axis=0) for found in (own, other))
+    first, second = (np.mean([score(Ranks.of(side[seed].ranks)) for seed in seeds], axis=0) for side in (own, other))
     return paired(first, second, np.array(own[seeds[0]].clusters))
 
 
@@ -134,20 +134,20 @@ def _mean(values: Sequence[float]) -> Mean:
 
 
 def _some(values: Sequence[float | None]) -> Mean | None:
-    found = [value for value in values if value is not None]
-    return _mean(found) if found else None
+    known = [value for value in values if value is not None]
+    return _mean(known) if known else None
 
 
 def learning_curves(outcomes: Sequence[RunOutcome]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """cell → arm → (epoch, mean over seeds of val R@1, both directions)."""
-    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    curves: dict[str, dict[str, dict[int, list[float]]]] = {}
     for outcome in outcomes:
         for row in outcome.epochs:
             if row["val"]:
-                curve = found.setdefault(outcome.cell, {}).setdefault(outcome.arm, {})
+                curve = curves.setdefault(outcome.cell, {}).setdefault(outcome.arm, {})
                 curve.setdefault(row["epoch"], []).append(mean_recall_at_1(row["val"]))
     return {cell: {arm: [(epoch, float(np.mean(values))) for epoch, values in sorted(curve.items())]
-                   for arm, curve in arms.items()} for cell, arms in found.items()}
+                   for arm, curve in arms.items()} for cell, arms in curves.items()}
 
 
 def against_setting(rows: Sequence[Row], outcomes: Sequence[RunOutcome], key: str
@@ -164,12 +164,12 @@ def against_setting(rows: Sequence[Row], outcomes: Sequence[RunOutcome], key: st
             value, others = _take_out(configs[row.cell, row.arm], key)
             if value is not None:
                 lines.setdefault(f"{row.test} {others}", []).append((float(value), row))
-    found = {}
+    settings = {}
     for points in lines.values():
         if len({value for value, _ in points}) > 1:
             name = _common_name([row for _, row in points])
-            found[name] = sorted((value, *_mean_recall(row)) for value, row in points)
-    return found
+            settings[name] = sorted((value, *_mean_recall(row)) for value, row in points)
+    return settings
 
 
 def _take_out(config: RunConfig, key: str) -> tuple[Any, str]:

@@ -48,14 +48,14 @@ def header(rows: Sequence[Row]) -> list[str]:
 
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     """One row as text, in the columns of :func:`header`."""
-    found = {"arm": row.arm + (" ●" if row.chosen else ""), "seeds": ""}
+    shown = {"arm": row.arm + (" ●" if row.chosen else ""), "seeds": ""}
     for direction, arrow in DIRECTIONS.items():
         figures, difference = row.figures[direction], row.difference.get(direction)
-        found["seeds"] = str(figures["R@1"].count)
-        found |= {f"{arrow} {metric}": _mean(figures[metric]) for metric in SHOWN}
-        found[f"Δ {arrow} R@1"] = "" if difference is None else (
+        shown["seeds"] = str(figures["R@1"].count)
+        shown |= {f"{arrow} {metric}": _mean(figures[metric]) for metric in SHOWN}
+        shown[f"Δ {arrow} R@1"] = "" if difference is None else (
             f"{difference.value:+.1f} ({difference.low:+.1f} to {difference.high:+.1f}), p {difference.p_value:.2g}")
-    found |= {
+    shown |= {
         "expected R@1": "" if row.expected is None else f"{row.expected[0]:g} / {row.expected[1]:g}",
         "val": "" if row.val is None else _mean(row.val),
         "epoch": "" if row.kept_epoch is None else f"{row.kept_epoch.value:.0f}",
@@ -63,7 +63,7 @@ def cells(row: Row, rows: Sequence[Row]) -> list[str]:
         "solved, %": "" if row.solved is None else f"{row.solved.value:.0f}",
         "trained on": str(row.trained_on), "failed": str(row.failed),
     }
-    return [found[name] for name in header(rows)]
+    return [shown[name] for name in header(rows)]
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, bool]:
@@ -86,12 +86,12 @@ def _mean(mean: Mean, digits: int = 1) -> str:
 
 def tables(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Title → rows: one table for each test set and cell, with the model before training at its head."""
-    found: dict[str, list[Row]] = {}
+    titled: dict[str, list[Row]] = {}
     for row in rows:
         if row.arm != BEFORE:
             before = [other for other in rows if other.arm == BEFORE and other.test == row.test]
-            found.setdefault(_title(row), before).append(row)
-    return found
+            titled.setdefault(_title(row), before).append(row)
+    return titled
 
 
 def _title(row: Row) -> str:

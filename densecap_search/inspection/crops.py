@@ -63,8 +63,8 @@ def find_crops(records: Sequence[Record], image_ids: Sequence[str], vectors: Arr
     grey = {place: picture for place, picture in zip(wanted, opened, strict=True) if not isinstance(picture, Skipped)}
     crops = []
     for first, second in talk.each(pairs, "comparing", len(pairs), "pairs"):
-        if first in grey and second in grey and (found := _part(grey[first], grey[second])):
-            inner, share, correlation = found
+        if first in grey and second in grey and (fit := _part(grey[first], grey[second])):
+            inner, share, correlation = fit
             whole, part = (first, second) if inner else (second, first)
             crops.append(Crop(rows[image_ids[whole]], rows[image_ids[part]], share, correlation))
     return sorted(crops, key=lambda crop: (-crop.share, crop.whole, crop.part))

@@ -34,7 +34,7 @@ def same(keys: Sequence[Iterable[Hashable]]) -> list[list[int]]:
     for row, own in enumerate(keys):
         for key in set(own):
             rows.setdefault(key, []).append(row)
-    return sorted((found for found in rows.values() if len(found) > 1), key=lambda found: (-len(found), found))
+    return sorted((group for group in rows.values() if len(group) > 1), key=lambda group: (-len(group), group))
 
 
 def near(count: int, neighbours: Iterable[tuple[int, Any, Any]], *, larger_is_closer: bool = False) -> Near:
@@ -79,14 +79,14 @@ def mirror_pictures(records: Sequence[Record], codes: Mapping[str, int], mirrore
     """Rows of pictures of which one looks like the other turned left to right, and not like it as it is."""
     rows = [row for row, record in enumerate(records) if record.image_id in codes and record.image_id in mirrored]
     both = [codes[records[row].image_id] for row in rows] + [mirrored[records[row].image_id] for row in rows]
-    found = set()
+    mirrored_pairs = set()
     for place, others, _ in near_codes(np.array(both, np.uint64), NEAR_BITS):
         for other in others.tolist():
             first, second = sorted((place % len(rows), other % len(rows)))
             turned = (place < len(rows)) != (other < len(rows))
             if turned and (both[first] ^ both[second]).bit_count() > NEAR_BITS:
-                found.add((rows[first], rows[second]))
-    return sorted(pair for pair in found if pair[0] != pair[1])
+                mirrored_pairs.add((rows[first], rows[second]))
+    return sorted(pair for pair in mirrored_pairs if pair[0] != pair[1])
 
 
 def normal_caption(caption: str) -> str:
@@ -107,7 +107,7 @@ _letters = _Letters()
 
 
 def _roots(parent: Ints, rows: Ints) -> Ints:
-    found = parent[rows]
-    while not np.array_equal(above := parent[found], found):
-        found = above
-    return found
+    roots = parent[rows]
+    while not np.array_equal(above := parent[roots], roots):
+        roots = above
+    return roots

@@ -60,9 +60,9 @@ def by_reason(skipped: Iterable[Skipped]) -> tuple[Reason, ...]:
     kinds: dict[str, list[Skipped]] = {}
     for skip in skipped:
         kinds.setdefault(re.sub(r"\d[\d,.×]*", "N", _brief(skip)), []).append(skip)
-    found = [Reason(kind if len(skips) > 1 else _brief(skips[0]), len(skips), tuple(map(str, skips[:EXAMPLES])))
+    reasons = [Reason(kind if len(skips) > 1 else _brief(skips[0]), len(skips), tuple(map(str, skips[:EXAMPLES])))
              for kind, skips in kinds.items()]
-    return tuple(sorted(found, key=lambda reason: -reason.count))
+    return tuple(sorted(reasons, key=lambda reason: -reason.count))
 
 
 def of_files(collection: Collection, pictures: Pictures | None) -> Iterator[Finding]:

@@ -160,8 +160,8 @@ def advise(solved: float) -> str:
 
 def percentiles(values: Sequence[float] | Array, which: Sequence[int]) -> dict[str, float]:
     """p5, p50 … of values; not a number where there are none."""
-    found = np.percentile(values, which) if len(values) else [math.nan] * len(which)
-    return {f"p{number}": float(value) for number, value in zip(which, found, strict=True)}
+    levels = np.percentile(values, which) if len(values) else [math.nan] * len(which)
+    return {f"p{number}": float(value) for number, value in zip(which, levels, strict=True)}
 
 
 def histogram(values: Sequence[float] | Array, bins: int = 40) -> Histogram:
@@ -216,13 +216,13 @@ def _hardest_in_batch(vectors: Array, batch_size: int) -> float:
     if len(vectors) < 2:
         return math.nan
     generator = np.random.default_rng(0)
-    found = []
+    hardest = []
     for _ in range(20):
         batch = vectors[generator.permutation(len(vectors))[:batch_size]]
         similarity = batch @ batch.T
         np.fill_diagonal(similarity, -2.0)
-        found.append(float(similarity.max(axis=1).mean()))
-    return float(np.mean(found))
+        hardest.append(float(similarity.max(axis=1).mean()))
+    return float(np.mean(hardest))
 
 
 def _near(vectors: Array, companions: Ints, hardest: Array, rows: Ints, count: int) -> Near:

@@ -106,4 +106,4 @@ def _count(kind: str, splits: Sequence[str], crossing: Crossing) -> list[Leak]:
     twins: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for (row, earlier), twin in sorted(crossing.items()):
         twins.setdefault((splits[row], earlier), []).append((row, twin))
-    return [Leak(kind, earlier, later, len(found), tuple(found)) for (later, earlier), found in twins.items()]
+    return [Leak(kind, earlier, later, len(pairs), tuple(pairs)) for (later, earlier), pairs in twins.items()]

@@ -137,10 +137,10 @@ def length_plots(inspection: Inspection) -> list[Markup]:
 def likeness_plots(geometry: Geometry) -> list[Markup]:
     """Captions by the cosine of their most similar companion; solved batches by batch size and logit_scale."""
     cells = [cell for cell in geometry.predictions if cell.solved is not None]
-    found = [plot(lambda axes: _bars(axes, geometry.companions, "cosine of the most similar other caption"),
+    plots = [plot(lambda axes: _bars(axes, geometry.companions, "cosine of the most similar other caption"),
                   alt="histogram of each caption's most similar companion", **SIZE)]
     if not cells:
-        return found
+        return plots
 
     def draw(axes: Axes) -> None:
         sizes = sorted({cell.batch_size for cell in cells})
@@ -153,7 +153,7 @@ def likeness_plots(geometry: Geometry) -> list[Markup]:
         axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
         axes.set(xlabel="batch size", ylabel="solved batches, %", ylim=(0, 112))
         axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(scales))
-    return [*found, plot(draw, alt="predicted share of batches on which InfoNCE is solved", **SIZE)]
+    return [*plots, plot(draw, alt="predicted share of batches on which InfoNCE is solved", **SIZE)]
 
 
 def _bars(axes: Axes, histogram: Histogram, label: str) -> None:

@@ -115,8 +115,8 @@ def score_pairs(pictures: Array, captions: Array, places: Ints, groups: Ints) ->
     for _ in range(_DRAWS):
         others = generator.permutation(len(captions))
         apart = of_captions != of_captions[others]
-        found = np.einsum("md,md->m", pictures[places], captions[others])
-        random.append((found - (around_pictures[places] + around_captions[others]) / 2)[apart])
+        drawn = np.einsum("md,md->m", pictures[places], captions[others])
+        random.append((drawn - (around_pictures[places] + around_captions[others]) / 2)[apart])
     return cosines, cosines - (around_pictures[places] + around_captions) / 2, np.concatenate(random)
 
 
@@ -150,14 +150,14 @@ def _cross_entropy(logits: Any) -> float:
 
 def _around(vectors: Array, groups: Ints, others: Array, their_groups: Ints) -> Array:
     """For each row the mean cosine of its nearest others that are of another group [rows]; 0 where there are none."""
-    found: list[Array] = []
+    means: list[Array] = []
     for start in range(0, len(vectors), _BLOCK):
         cosines = vectors[start:start + _BLOCK] @ others.T
         cosines[groups[start:start + _BLOCK, None] == their_groups[None, :]] = -np.inf
         best = np.sort(np.partition(cosines, -min(NEIGHBOURS, cosines.shape[1]), axis=1)[:, -NEIGHBOURS:], axis=1)
         real = np.isfinite(best)
-        found.append(np.where(real, best, 0).sum(axis=1) / np.maximum(real.sum(axis=1), 1))
-    return np.concatenate(found) if found else np.empty(0, np.float32)
+        means.append(np.where(real, best, 0).sum(axis=1) / np.maximum(real.sum(axis=1), 1))
+    return np.concatenate(means) if means else np.empty(0, np.float32)
 
 
 def in_order(pairs: Sequence[Pair], captions: int = 60) -> list[str]:

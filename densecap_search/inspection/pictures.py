@@ -79,11 +79,11 @@ def look_at_pictures(records: Sequence[Record], *, max_pixels: int | None = None
     mirrored: dict[str, int] = {}
     cut, small, strips = [], [], []
     looked = ahead(look, records, workers, window=256)
-    for record, found in zip(records, talk.each(looked, "opening", len(records), "pictures"), strict=True):
-        if isinstance(found, Skipped):
-            broken.append(Skipped(record.image_id, found.reason))
+    for record, look_of in zip(records, talk.each(looked, "opening", len(records), "pictures"), strict=True):
+        if isinstance(look_of, Skipped):
+            broken.append(Skipped(record.image_id, look_of.reason))
             continue
-        content, row = found
+        content, row = look_of
         hashes[record.image_id] = content
         if content not in cache:
             cache.add([content], row[None])

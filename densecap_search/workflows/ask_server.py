@@ -38,9 +38,9 @@ def ask_server(server: str, caption: str, k: int, *, mode: str = "auto", must: t
     hits: list[Hit] = []
     while len(hits) < k:
         count = min(PAGE, k - len(hits))
-        found = _answer(server, {**asked, "count": count, "offset": len(hits)})
-        hits += found
-        if len(found) < count:
+        page = _answer(server, {**asked, "count": count, "offset": len(hits)})
+        hits += page
+        if len(page) < count:
             break
     return hits
 
@@ -49,8 +49,8 @@ def _answer(server: str, asked: Mapping[str, Any]) -> list[Hit]:
     request = _request(server, asked)
     try:
         with _opener(server).open(request, timeout=SECONDS) as reply:
-            found = json.loads(reply.read(MOST_BYTES))["hits"]
-        return [_hit(one) for one in found]
+            hits = json.loads(reply.read(MOST_BYTES))["hits"]
+        return [_hit(one) for one in hits]
     except HTTPError as error:
         raise DensecapError(f"{server} answers: {_sentence(error)}") from error
     except (URLError, OSError, HTTPException) as error:

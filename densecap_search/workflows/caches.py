@@ -68,14 +68,14 @@ def _remove_old(size: Size, before: float) -> int:
     places = _folders(size.folder) if size.part == "webdataset" else list(_files(size.folder))
     gone = 0
     for place in places:
-        found = _size(size.part, place)
+        entry = _size(size.part, place)
         with suppress(OSError):
             if place.stat().st_mtime < before:
                 if place.is_dir():
                     shutil.rmtree(place)
                 else:
                     place.unlink()
-                gone += found.bytes
+                gone += entry.bytes
     return gone
 
 

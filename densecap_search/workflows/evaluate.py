@@ -209,6 +209,6 @@ def _mixtures(encoder: DualEncoder, old: DualEncoder, target: _Set, kept: _Set, 
     towers = all(encoder.tower_fingerprint(tower) == old.tower_fingerprint(tower) for tower in ("image", "text"))
     sets = {name: [record for record in each.records if record.content] for name, each in
             (("target", target), ("retained", kept))}
-    found = interpolate.measure_mixtures(encoder, original, tuned, sets, cached=towers, talk=talk)
-    curves = {name: tuple(mean_recall_at_1(figures) for figures in curve) for name, curve in found.items()}
+    measured = interpolate.measure_mixtures(encoder, original, tuned, sets, cached=towers, talk=talk)
+    curves = {name: tuple(mean_recall_at_1(figures) for figures in curve) for name, curve in measured.items()}
     return Mixtures(interpolate.ALPHAS, curves["target"], curves["retained"])
