@@ -24,7 +24,7 @@ kills: ## the kill tests with 100 kills a command (about 15 minutes on two cores
 	DENSECAP_KILLS=100 $(PYTHON) -m pytest -q -n auto tests/attacks/test_kills.py
 
 BENCHMARKS := objectives gradient_cache evaluate_size inspect_size training_step captions_speed index_speed \
-	growth memory_growth start profile_parts gpu
+	growth memory_growth start profile_parts explain_speed gpu
 
 bench: ## ratios of speed and memory, on a quiet machine (docs/performance.md)
 	for name in $(BENCHMARKS); do $(PYTHON) benchmarks/$$name.py || exit 1; done

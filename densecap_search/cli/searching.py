@@ -28,6 +28,7 @@ from densecap_search.files import json_text
 from densecap_search.talk import printable
 
 if TYPE_CHECKING:
+    from densecap_search.retrieval.explain import Explanation
     from densecap_search.retrieval.hits import Hit
     from densecap_search.retrieval.queries import Query
     from densecap_search.retrieval.searcher import Narrowed, Searcher
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
               "start; DENSECAP_AUTH=USER:PASSWORD logs in.")
 @click.option("--image", type=click.Path(path_type=Path, dir_okay=False),
               help="Search by a picture, or by a picture and a caption together.")
+@click.option("--others", is_flag=True, help="With --image: not that picture itself, nor what is nearly the same.")
 @click.option("--also", type=(float, str), multiple=True, metavar="WEIGHT TEXT",
               help="A further text beside the caption, which has the weight 1.")
 @click.option("--without", multiple=True, metavar="TEXT", help="What should not be on the picture.")
@@ -61,15 +63,21 @@ if TYPE_CHECKING:
 @click.option("--spreadsheet", is_flag=True, help="For a .csv that a spreadsheet opens: texts that begin with = + - @, "
               "a tab or a carriage return get an apostrophe before them, so that they are not run as formulas.")
 @click.option("--json", "as_json", is_flag=True, help="One hit a line, as JSON.")
+@click.option("--explain", "explained", is_flag=True, help="Below each hit the sentences of the query, each with the "
+              "share of the archive's other pictures that it fits less well.")
+@click.option("--stacks/--no-stacks", "stacks", default=None, help="Whether bursts and near-duplicates lie under the "
+              "best of them, marked +3, so that -k counts stacks. Default: where hits are printed; not with --json, "
+              "--output and --queries, whose rows stay a hit each.")
 @model_options
 @long_text_option
 @max_pixels_option
 @click.pass_context
 def search(context: click.Context, index_folder: str | None, caption: str | None, server: str | None,
-           image: Path | None, also: tuple[tuple[float, str], ...], without: tuple[str, ...], must: tuple[str, ...],
-           queries: Path | None, where: str | None, mode: str, min_score: float | None, sort: str, k: int,
-           output: Path | None, spreadsheet: bool, as_json: bool, model_name: str | None, pretrained: str | None,
-           arch: str | None, prefix: str | None, device: str, long_text: str | None,
+           image: Path | None, others: bool, also: tuple[tuple[float, str], ...], without: tuple[str, ...],
+           must: tuple[str, ...], queries: Path | None, where: str | None, mode: str, min_score: float | None,
+           sort: str, k: int, output: Path | None, spreadsheet: bool, as_json: bool, explained: bool,
+           stacks: bool | None, model_name: str | None, pretrained: str | None, arch: str | None, prefix: str | None,
+           device: str, long_text: str | None,
            max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
@@ -78,6 +86,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     \b
     densecap search indexes/mine "a red bus at the far left, before a brick house with green shutters"
     densecap search indexes/mine "a red bus" --without people --also 0.5 "rain at night"
+    densecap search indexes/mine "A red bus stands at the far left. It rains." --explain
     densecap search indexes/mine --must "Inv. 1984.23"
     densecap search indexes/mine "the same room by day" --image night.jpg
     densecap search indexes/mine --queries captions.csv -k 50 --output hits.csv --spreadsheet
@@ -100,6 +109,12 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
         raise click.UsageError(f"--output must end in .csv or .jsonl, not {output.name}")
     if spreadsheet and not (output and output.suffix.lower() == ".csv"):
         raise click.UsageError("--spreadsheet is for --output FILE.csv")
+    if others and image is None and queries is None:
+        raise click.UsageError("--others goes with --image, or with queries that have one")
+    if stacks and (output or queries):
+        raise click.UsageError("--stacks goes with one query whose hits are printed, or with --json")
+    if explained and (output or queries):
+        raise click.UsageError("--explain goes with one query whose hits are printed, or with --json")
     if caption is not None:
         _doubt_caption(caption)
     from densecap_search.retrieval.queries import Query, read_queries
@@ -107,7 +122,8 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     if server is not None:
         from densecap_search.workflows.ask_server import ask_server
 
-        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort)
+        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort,
+                           stacks=stacks if stacks is not None else not (as_json or output))
         _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
         return
     model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
@@ -124,7 +140,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     searcher = open_searcher(index_folder, model=model, device=device, long_text=long_text, max_pixels=max_pixels,
                              quick=queries is None and image is None and device in ("auto", "cpu"))
     if queries is not None:
-        narrowed = Narrowed(where, must, min_score)
+        narrowed = Narrowed(where, must, min_score, others)
         _search_file(searcher, queries, k, mode, narrowed, sort, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
@@ -133,23 +149,27 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
 
         if unread := letters_hint(searcher.encoder.tokenizer, " ".join(text for _, text in asked.texts)):
             click.echo(printable(unread), err=True)
-    hits, truncation = searcher.find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score), sort=sort)
+    stacks = stacks if stacks is not None else not (as_json or output)
+    find = searcher.stacks if stacks else searcher.find
+    hits, truncation = find([asked], k, mode=mode, narrowed=Narrowed(where, must, min_score, others), sort=sort)
     if truncation.longer:
         click.echo(str(truncation), err=True)
-    _tell_found(asked, hits[0], output, spreadsheet, as_json)
+    _tell_found(asked, hits[0], output, spreadsheet, as_json,
+                searcher.explain(asked, [hit.number for hit in hits[0]]) if explained else None)
 
 
 def _check_asked_of_server(context: click.Context) -> None:
     """Refuse what only a search of an index on this machine has."""
-    known = {"index_folder", "server", "must", "where", "mode", "sort", "k", "output", "spreadsheet", "as_json"}
+    known = {"index_folder", "server", "must", "where", "mode", "sort", "k", "output", "spreadsheet", "as_json",
+             "stacks"}
     for option in context.command.params:
         given = option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if given and option.name not in known:
             raise click.UsageError(f"{option.opts[0]} does not go with --server; search the index itself")
 
 
-def _tell_found(asked: Query, hits: Sequence[Hit], output: Path | None, spreadsheet: bool, as_json: bool
-                ) -> None:
+def _tell_found(asked: Query, hits: Sequence[Hit], output: Path | None, spreadsheet: bool, as_json: bool,
+                explanation: Explanation | None = None) -> None:
     from densecap_search.retrieval.queries import hints
 
     for hint in hints(asked.caption):
@@ -159,10 +179,10 @@ def _tell_found(asked: Query, hits: Sequence[Hit], output: Path | None, spreadsh
         write_hits(output, results, inert=spreadsheet)
         click.echo(f"{len(hits)} hits written to {output}", err=True)
     if as_json:
-        for row in hit_rows(results):
-            click.echo(json_text(row))
+        for place, row in enumerate(hit_rows(results)):
+            click.echo(json_text(row if explanation is None else {**row, "explanation": explanation.of(place)}))
     elif not output:
-        print_hits(*results[0], titled=False)
+        print_hits(*results[0], titled=False, explanation=explanation)
 
 
 def _doubt_caption(caption: str) -> None:

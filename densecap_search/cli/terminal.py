@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from densecap_search.evaluation.modes import ModesReport
     from densecap_search.evaluation.outcome import EvaluationOutcome
     from densecap_search.inspection.inspect import Inspection
+    from densecap_search.retrieval.explain import Explanation
     from densecap_search.retrieval.searcher import Hit
     from densecap_search.training.choice import Choice
 
@@ -187,19 +188,23 @@ def print_trials(choice: Choice) -> None:
     print_table(["objective", "MRR on validation", f"difference to {first.objective}, 95 % interval"], rows)
 
 
-def print_hits(query: str, hits: Sequence[Hit], titled: bool) -> None:
+def print_hits(query: str, hits: Sequence[Hit], titled: bool, explanation: Explanation | None = None) -> None:
     if titled:
         click.echo(f"\n{printable(query[:100])}{'…' if len(query) > 100 else ''}")
     if not hits:
         click.echo("nothing was found")
     elif hits[0].strength == "none":
         click.echo("nothing here fits well; the nearest:")
-    for hit in hits:
+    for place, hit in enumerate(hits):
         score = "     " if hit.score is None else f"{hit.score:.3f}"
         sure = "" if hit.match is None else f"  {hit.match:5.2f} {hit.strength or '':<6}"
-        click.echo(f"{hit.rank:>3}  {score}{sure}  {printable(hit.image)}")
+        more = f"  (+{len(hit.under)})" if hit.under else ""
+        click.echo(f"{hit.rank:>3}  {score}{sure}  {printable(hit.image)}{more}")
         if hit.caption.strip():
             click.echo(f"            {_shortened(hit.caption)}")
+        for part in explanation.of(place) if explanation else ():
+            share = "  –" if part["percentile"] is None else f"{part['percentile']:3.0f}"
+            click.echo(f"            {share} %  {_shortened(part['text'], 100)}")
 
 
 def _shortened(caption: str, length: int = 120) -> str:

@@ -204,6 +204,17 @@ def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
     return use_image(path, encoder.preprocess, min_side=encoder.image_size, max_pixels=encoder.max_pixels)
 
 
+def picture_patches(encoder: DualEncoder, path: Path) -> tuple[Array, tuple[int, int], tuple[int, int]] | Skipped:
+    """The parts of a picture [rows, columns, D], its width and height, and the height and width of what the tower sees;
+    or why they cannot be had. Errors: ModelError where the tower tells no parts apart."""
+    found = use_image(path, lambda image: (image.size, encoder.preprocess(image)), min_side=encoder.image_size,
+                      max_pixels=encoder.max_pixels)
+    if isinstance(found, Skipped):
+        return found
+    size, pixels = found
+    return encoder.patches(pixels[None])[0].cpu().numpy(), size, (pixels.shape[1], pixels.shape[2])
+
+
 def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
                   ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
     """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened).

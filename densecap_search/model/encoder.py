@@ -32,7 +32,7 @@ from densecap_search.model.packing import packed
 from densecap_search.model.parts import ends_at_the_end_token, in_parts
 from densecap_search.model.segments import Array, Segments, in_segments
 from densecap_search.model.text_encoder import Tower
-from densecap_search.model.tokens import forward_with_tokens, word_mask
+from densecap_search.model.tokens import forward_with_patches, forward_with_tokens, word_mask
 
 SECTIONS: Mapping[Tower, str] = {"image": "vision_cfg", "text": "text_cfg"}  # of open_clip's model configuration
 # where the parts of a tower were loaded from, which says nothing that its weights do not
@@ -142,7 +142,7 @@ class DualEncoder:
 
         A quarter of the memory of float32, which is what a large batch mostly consists of.
         """
-        image = within_ratio(image, self.spec.preprocess.get("resize_mode", "shortest"), self.image_size)
+        image = within_ratio(image, self.resize_mode, self.image_size)
         for step in self._resize:
             image = step(image)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
@@ -246,6 +246,21 @@ class DualEncoder:
             text, words = forward_with_tokens(self.model.text, ids.to(self.device))
         made = [nn.functional.normalize(values.float(), dim=-1) for values in (image, text, patches, words)]
         return made[0], made[1], made[2], made[3]
+
+    @torch.no_grad()
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, H, W] → the parts of each picture, float32 unit vectors [B, rows, columns, D].
+
+        Errors: ModelError where the image tower tells none apart.
+        """
+        with self._autocast():
+            found = forward_with_patches(self.model.visual, self._to_device(pixels))
+        return nn.functional.normalize(found.float(), dim=-1)
+
+    @property
+    def resize_mode(self) -> str:
+        """How pictures are brought to the image tower's size, in open_clip's words, of RESIZE_MODES."""
+        return str(self.spec.preprocess.get("resize_mode", "shortest"))
 
     def word_mask(self, ids: Tensor) -> Tensor:
         """Which token numbers [B, L] are of the caption and not padding."""

@@ -38,6 +38,18 @@ def forward_with_tokens(tower: Any, batch: Tensor) -> tuple[Tensor, Tensor]:
     return embedding, slot.apply(features)
 
 
+def forward_with_patches(tower: Any, pixels: Tensor) -> Tensor:
+    """Pixels [B, 3, H, W] → the parts of each picture in their places [B, rows, columns, D], not scaled.
+
+    Errors: ModelError where the tower tells no parts of a picture apart.
+    """
+    _, tokens = forward_with_tokens(tower, pixels)
+    rows = round((tokens.shape[1] * pixels.shape[2] / pixels.shape[3]) ** 0.5)
+    if not rows or tokens.shape[1] % rows:
+        raise ModelError(f"the parts that the tower {type(tower).__name__} gives do not lie in rows")
+    return tokens.reshape(len(tokens), rows, -1, tokens.shape[2])
+
+
 def word_mask(text: Any, ids: Tensor) -> Tensor:
     """Which positions of token numbers [B, L] are of the caption and not padding, bool [B, L]."""
     if isinstance(text, HFTextEncoder):

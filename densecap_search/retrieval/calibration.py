@@ -17,7 +17,7 @@ from densecap_search.retrieval.fuse import RANKINGS, Weights, choose_weights, co
 from densecap_search.retrieval.index import ImageIndex
 from densecap_search.retrieval.ranking import Asked, rank
 from densecap_search.retrieval.strength import Foreign, shares
-from densecap_search.retrieval.vectors import Numbers
+from densecap_search.retrieval.vectors import Numbers, some_of
 from densecap_search.retrieval.words import tokens
 from densecap_search.talk import SILENT, Talk
 
@@ -53,15 +53,15 @@ class Calibration:
 
 def learn_scale(encoder: TextEncoder, index: ImageIndex, numbers: Numbers, talk: Talk = SILENT) -> Scale:
     """From the captions of some of the pictures of these numbers, and from some of all pictures."""
-    some = index.rows.many(_some(numbers, SAMPLE).tolist())
+    some = index.rows.many(some_of(numbers, SAMPLE).tolist())
     captions = read_texts(encoder, [row.captions for row in some], talk=talk)
-    return Scale.of(captions, index.stored.take(_some(index.numbers, SAMPLE)))
+    return Scale.of(captions, index.stored.take(some_of(index.numbers, SAMPLE)))
 
 
 def calibrate(encoder: TextEncoder, index: ImageIndex, captioned: Captioned, numbers: Numbers,
               trained: frozenset[str] = frozenset(), talk: Talk = SILENT) -> Calibration:
     """numbers: of the pictures with a caption. trained: content hashes of pictures that do not ask."""
-    rows = index.rows.many(_some(numbers, GALLERY).tolist())
+    rows = index.rows.many(some_of(numbers, GALLERY).tolist())
     records = [Record(row.image_id, Path(row.image), row.captions) for row in rows]
     protocol = choose_protocol(records)
     questions = [PROTOCOLS[protocol](record) for record in records]
@@ -117,8 +117,3 @@ def measure_strengths(signals: Mapping[str, np.ndarray], own: Numbers, asking: T
         found["right"].append(shares(foreign, [right[row] for row in hits], [words[row] for row in hits]))
         found["foreign"].append(shares(foreign, best[asked].tolist(), [words[row] for row in asked]))
     return {kind: {name: sum(each[name] for each in both) / 2 for name in both[0]} for kind, both in found.items()}
-
-
-def _some(numbers: Numbers, most: int) -> Numbers:
-    """A random few, the same each time, in their order."""
-    return np.sort(np.random.default_rng(0).permutation(numbers)[:most])

@@ -17,7 +17,8 @@ class Hit:
 
     score: its cosine with the query's vector, None where the query has none. Where captions were searched too, match:
     how far it stands above the mean of all pictures, in spreads, and rank follows it; by: which of RANKINGS said most
-    for it; strength: how sure that is, None where the archive has too few captions to say.
+    for it; strength: how sure that is, None where the archive has too few captions to say. under: further hits that are
+    nearly the same picture, where stacks were asked for.
     """
 
     rank: int
@@ -29,8 +30,10 @@ class Hit:
     match: float | None = None
     by: str | None = None
     strength: Strength | None = None
+    under: tuple[Hit, ...] = ()
 
     def told(self) -> dict[str, Any]:
         """What leaves the program: not its number, which is not lasting, and of a match only where there is one."""
         values = asdict(self)
-        return {name: values[name] for name in (*COLUMNS, *(MATCH_COLUMNS if self.match is not None else ()))}
+        own = {name: values[name] for name in (*COLUMNS, *(MATCH_COLUMNS if self.match is not None else ()))}
+        return {**own, "under": [hit.told() for hit in self.under]} if self.under else own

@@ -7,11 +7,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from densecap_search.collection.captions import sentences
 from densecap_search.collection.text_files import decode
 from densecap_search.errors import ConfigError
 from densecap_search.files import open_file, read_bytes
@@ -25,13 +26,15 @@ FIELDS = ("caption", "image", "also", "without", "must")
 @dataclass(frozen=True)
 class Query:
     """caption, or picture, or both. also: further texts with their weights, beside the caption's 1. without: texts that
-    count against a picture, each −1. must: words that have to occur."""
+    count against a picture, each −1. must: words that have to occur. near: pictures of the index by their numbers, with
+    their weights, below 0 for what it should not look like."""
 
     caption: str = ""
     image: Path | None = None
     also: tuple[tuple[float, str], ...] = ()
     without: tuple[str, ...] = ()
     must: tuple[str, ...] = ()
+    near: tuple[tuple[float, int], ...] = ()
 
     @property
     def texts(self) -> tuple[tuple[float, str], ...]:
@@ -44,13 +47,28 @@ class Query:
         return self.caption or (str(self.image) if self.image else "; ".join((*self.must, *(t for _, t in self.also))))
 
 
-def hints(caption: str) -> list[str]:
-    """What a caption says that a field would say better; a caption is never taken apart by its signs."""
+def count_sentences(query: Query, times: Sequence[int]) -> Query:
+    """A query whose caption's first sentences count so many times: 0 not at all, 1 as they do anyway, more beside the
+    caption, as texts of ``also``."""
+    parts = sentences(query.caption)
+    counted = [*times, *[1] * (len(parts) - len(times))][:len(parts)]
+    if all(count == 1 for count in counted):
+        return query
+    kept = [(part, count) for part, count in zip(parts, counted, strict=True) if count > 0]
+    more = tuple((float(count - 1), part) for part, count in kept if count > 1)
+    return replace(query, caption=" ".join(part for part, _ in kept), also=(*query.also, *more))
+
+
+def hints(caption: str, must: str = "--must WORDS", without: str = "--without TEXT") -> list[str]:
+    """What a caption says that a field would say better; a caption is never taken apart by its signs.
+
+    must, without: what the fields are called where the hint is read.
+    """
     found = []
     if _QUOTED.search(caption):
-        found.append("quotation marks in a caption are read as any other sign; --must WORDS asks for exact words")
-    if without := _WITHOUT.search(caption):
-        found.append(f"“{without.group()}” in a caption does not keep it out of the hits; --without TEXT does")
+        found.append(f"quotation marks in a caption are read as any other sign; {must} asks for exact words")
+    if said := _WITHOUT.search(caption):
+        found.append(f"“{said.group()}” in a caption does not keep it out of the hits; {without} does")
     return found
 
 

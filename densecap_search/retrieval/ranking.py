@@ -20,11 +20,13 @@ CANDIDATES = 1000  # of each ranking; only these are scored by all of them
 
 @dataclass(frozen=True)
 class Asked:
-    """One query: texts with their weights, below 0 for what should not be there, and pictures [M, D] to be alike."""
+    """One query: texts with their weights, below 0 for what should not be there, and pictures [M, D] to be like, or
+    unlike, with theirs."""
 
     texts: Texts
     weights: tuple[float, ...]
     like: Array
+    like_weights: tuple[float, ...] = ()
 
     @classmethod
     def plain(cls, texts: Texts) -> list[Asked]:
@@ -35,9 +37,14 @@ class Asked:
     @cached_property
     def vector(self) -> Array:
         """The weighted sum of all, a unit vector [D]; what a score is the cosine with."""
-        weights = np.array(self.weights, np.float32)
-        summed: Array = unit((weights @ self.texts.vectors + self.like.sum(axis=0))[None])[0]
+        weights, alike = np.array(self.weights, np.float32), np.array(self.like_weights, np.float32)
+        summed: Array = unit((weights @ self.texts.vectors + alike @ self.like)[None])[0]
         return summed
+
+    @property
+    def total(self) -> float:
+        """All weights together, whatever their signs."""
+        return sum(map(abs, (*self.weights, *self.like_weights))) or 1.0
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,7 @@ def _rank_one(index: ImageIndex, captioned: Captioned, asked: Asked, values: Map
 
 def _caption_signals(captioned: Captioned, asked: Asked, names: Sequence[str]) -> dict[str, Array]:
     """By number, of the whole index; of several texts their weighted mean."""
-    total = np.float32(sum(map(abs, asked.weights)) + len(asked.like)) or np.float32(1)
-    weights = np.array(asked.weights, np.float32) / total
+    weights = np.array(asked.weights, np.float32) / np.float32(asked.total)
     signals = {}
     if "text" in names:
         signals["text"] = weights @ captioned.text(asked.texts.rows)
@@ -105,11 +111,11 @@ def _caption_signals(captioned: Captioned, asked: Asked, names: Sequence[str]) -
 
 
 def _image_signal(captioned: Captioned, asked: Asked, pictures: Array) -> Array:
-    total = np.float32(sum(map(abs, asked.weights)) + len(asked.like)) or np.float32(1)
     texts = [np.float32(weight) * captioned.image(vector, pictures)
              for weight, vector in zip(asked.weights, asked.texts.vectors, strict=True)]
-    alike = [captioned.scale.image.standard(pictures @ vector, vector) for vector in asked.like]
-    found: Array = np.sum([np.zeros(len(pictures), np.float32), *texts, *alike], axis=0) / total
+    alike = [np.float32(weight) * captioned.scale.image.standard(pictures @ vector, vector)
+             for weight, vector in zip(asked.like_weights, asked.like, strict=True)]
+    found: Array = np.sum([np.zeros(len(pictures), np.float32), *texts, *alike], axis=0) / np.float32(asked.total)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -24,14 +24,17 @@ from densecap_search.model.segments import Truncation, best_of
 from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval.caption_store import Captions, load_captions
 from densecap_search.retrieval.captioned import Texts, read_texts
+from densecap_search.retrieval.explain import Explanation, explain, parts_of
 from densecap_search.retrieval.fuse import RANKINGS
+from densecap_search.retrieval.heat import Heat, heat, seen
 from densecap_search.retrieval.hits import Hit
 from densecap_search.retrieval.index import ImageIndex, open_index
 from densecap_search.retrieval.manifest import stamp_of
 from densecap_search.retrieval.queries import Query
 from densecap_search.retrieval.ranking import Asked, Match, rank
 from densecap_search.retrieval.required import with_words
-from densecap_search.retrieval.vectors import Found, Mask, Numbers, search_among
+from densecap_search.retrieval.stacks import DEEPER, near_to, stack
+from densecap_search.retrieval.vectors import Found, Mask, Numbers, search_among, some_of
 from densecap_search.retrieval.words import tokens
 
 if TYPE_CHECKING:
@@ -40,15 +43,18 @@ if TYPE_CHECKING:
 __all__ = ["Hit", "Narrowed", "Searcher", "open_searcher"]
 MODES = ("auto", *RANKINGS, "fused")
 SORTS = ("score", "date")
+LEAST_FOR_MEAN, FOR_MEAN = 100, 1000  # vectors
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """Which pictures may be found: by a filter (:mod:`filters`), by words that must occur, by a least cosine."""
+    """Which pictures may be found: by a filter (:mod:`filters`), by words that must occur, by a least cosine; others:
+    not those that are searched by, nor what is nearly the same as one of them."""
 
     where: str | None = None
     must: tuple[str, ...] = ()
     min_score: float | None = None
+    others: bool = False
 
 
 ALL = Narrowed()
@@ -129,7 +135,7 @@ class Searcher:
         results = []
         for query in queries:
             own = encoded.take([next(rows) for _ in query.texts])
-            asked = Asked(own, tuple(weight for weight, _ in query.texts), self._pictures(query))
+            asked = Asked(own, tuple(weight for weight, _ in query.texts), *self._pictures(query))
             results.append(self._by_query(asked, k, named, self._narrowed(query, narrowed)))
         return results, encoded.truncation
 
@@ -143,18 +149,64 @@ class Searcher:
     def _narrowed(query: Query, narrowed: Narrowed) -> Narrowed:
         return replace(narrowed, must=(*narrowed.must, *query.must))
 
+    def stacks(self, queries: Sequence[Query], k: int, *, mode: str = "auto", narrowed: Narrowed = ALL,
+               sort: str = "score") -> tuple[list[list[Hit]], Truncation]:
+        """As :meth:`find`, with k stacks for each query: what is nearly the same picture lies under the best of it."""
+        depth, looked_at = DEEPER * k, sort if all(map(_asks_nothing, queries)) else "score"
+        while True:
+            found, truncation = self.find(queries, depth, mode=mode, narrowed=narrowed, sort=looked_at)
+            stacked = [self._stacked(hits) for hits in found]
+            if all(len(own) >= k or len(hits) < depth for own, hits in zip(stacked, found, strict=True)):
+                stacked = [own[:k] for own in stacked]
+                return [self.newest_first(own) for own in stacked] if sort == "date" else stacked, truncation
+            depth *= DEEPER
+
+    def _stacked(self, hits: Sequence[Hit]) -> list[Hit]:
+        numbers = [hit.number for hit in hits]
+        vectors = self.index.stored.take(np.array(numbers, np.int64))
+        return stack(hits, self.index.rows.many(numbers), vectors, self._mean)
+
+    @cached_property
+    def _mean(self) -> Array | None:
+        """Of a thousand of the index's vectors [D]; None where it has too few for their mean to say something."""
+        some = some_of(self.index.numbers, FOR_MEAN)
+        mean: Array | None = self.index.stored.take(some).mean(axis=0) if len(some) >= LEAST_FOR_MEAN else None
+        return mean
+
+    def explain(self, query: Query, numbers: Sequence[int]) -> Explanation:
+        """What each sentence of a query says of some pictures, in one pass through the text tower."""
+        parts = parts_of(query)
+        with self._lock:
+            texts = read_texts(self.encoder, [[part] for part in parts], cached=False)
+        words = self.captions.captioned.words if self.captions else None
+        return explain(self.index, parts, texts.vectors, numbers, words)
+
+    def heat(self, image: Path, text: str) -> Heat:
+        """Where in a picture a text fits. Errors: DensecapError where it cannot be opened, ModelError where the model
+        tells no parts of a picture apart."""
+        from densecap_search.embedding.towers import picture_patches  # and with it torch
+
+        encoder = self.load() if self.load else cast("DualEncoder", self.encoder)
+        with self._lock:
+            found = picture_patches(encoder, image)
+            if isinstance(found, Skipped):
+                raise DensecapError(f"cannot look into {found}")
+            asked = read_texts(self.encoder, [[text]], cached=False)
+        patches, size, shape = found
+        return heat(patches, asked.vectors[0], seen(size, shape, encoder.resize_mode))
+
     def _by_query(self, asked: Asked, k: int, mode: str, narrowed: Narrowed) -> list[Hit]:
         if not asked.texts.texts and not len(asked.like):
             return self._required(k, narrowed)
         if mode == "image" or self.captions is None:
-            return self._hits(self._nearest(asked.vector[None], k, narrowed))[0]
+            return self._hits(self._nearest(asked.vector[None], k, narrowed, asked.like))[0]
         captions = self.captions
         values = captions.weights.values if mode == "fused" else {mode: 1.0}
         if not asked.texts.texts:  # a picture alone says nothing about captions
             values = {"image": 1.0}
-        allowed = self._allowed(narrowed)
+        alone = narrowed.where if not narrowed.must and not narrowed.others else None
         (found,) = rank(self.index, captions.captioned, [asked], values, k if narrowed.min_score is None else
-                        len(self.index), allowed=allowed, where=None if narrowed.must else narrowed.where)
+                        len(self.index), allowed=self._allowed(narrowed, asked.like), where=alone)
         if narrowed.min_score is not None:
             found = [match for match in found if match.score >= narrowed.min_score][:k]
         return self._matched(found, asked.texts, fused=mode == "fused")
@@ -182,39 +234,50 @@ class Searcher:
         order = sorted(range(len(numbers)), key=taken.__getitem__, reverse=True)
         return self._unranked(np.array([numbers[place] for place in order[:k]], np.int64))
 
-    def _meeting(self, narrowed: Narrowed) -> Numbers:
+    def _meeting(self, narrowed: Narrowed, like: Array | None = None) -> Numbers:
         """The pictures that may be found, in the order of the index."""
-        allowed = self._allowed(narrowed)
+        allowed = self._allowed(narrowed, like)
         return np.flatnonzero(self.index.alive if allowed is None else self.index.alive & allowed)
 
     def _unranked(self, numbers: Numbers) -> list[Hit]:
         return [Hit(place, None, row.image_id, row.image, "\n".join(row.captions), row.number)
                 for place, row in enumerate(self.index.rows.many(numbers.tolist()), start=1)]
 
-    def _nearest(self, vectors: Array, k: int, narrowed: Narrowed) -> list[Found]:
-        if not narrowed.must:
+    def _nearest(self, vectors: Array, k: int, narrowed: Narrowed, like: Array | None = None) -> list[Found]:
+        if not narrowed.must and not narrowed.others:
             found = self.index.search(vectors, k, narrowed.where)
         else:
-            numbers = self._meeting(narrowed)
+            numbers = self._meeting(narrowed, like)
             found = search_among(self.index.stored, numbers, vectors, k) if len(numbers) else [[] for _ in vectors]
         if narrowed.min_score is None:
             return found
         return [[(number, score) for number, score in own if score >= narrowed.min_score] for own in found]
 
-    def _allowed(self, narrowed: Narrowed) -> Mask | None:
-        """By number, what may be found; None: all."""
+    def _allowed(self, narrowed: Narrowed, like: Array | None = None) -> Mask | None:
+        """By number, what may be found; None: all. like: the pictures that are searched by."""
         total = self.index.manifest.total
-        mask = with_words(self.index.rows, total, narrowed.must) if narrowed.must else None
-        if narrowed.where is None:
-            return mask
-        wanted = np.zeros(total, bool)
-        wanted[self.index.matching(narrowed.where)] = True
-        return wanted if mask is None else wanted & mask
+        masks = [with_words(self.index.rows, total, narrowed.must)] if narrowed.must else []
+        if narrowed.where is not None:
+            masks.append(np.zeros(total, bool))
+            masks[-1][self.index.matching(narrowed.where)] = True
+        if narrowed.others and like is not None:
+            masks.append(~self._near_to(like))
+        return np.logical_and.reduce(masks) if masks else None
 
-    def _pictures(self, query: Query) -> Array:
+    def _near_to(self, like: Array) -> Mask:
+        """By number, what is nearly the same picture as one of some vectors [M, D]."""
+        near = np.zeros(self.index.manifest.total, bool)
+        for start, block in self.index.stored.blocks():
+            near[start:start + len(block)] = near_to(block, like, self._mean).any(axis=1)
+        return near
+
+    def _pictures(self, query: Query) -> tuple[Array, tuple[float, ...]]:
+        """Vectors of a query's pictures and their weights; those of the index are not encoded again."""
+        near = self.index.stored.take(np.array([number for _, number in query.near], np.int64))
+        weights = tuple(weight for weight, _ in query.near)
         if query.image is None:
-            return np.empty((0, self.encoder.dim), np.float32)
-        return self._embedded(query.image)
+            return near, weights
+        return np.concatenate([self._embedded(query.image), near]), (1.0, *weights)
 
     def _embedded(self, path: Path) -> Array:
         encoder = self.load() if self.load else cast("DualEncoder", self.encoder)
@@ -237,7 +300,7 @@ class Searcher:
 
 def _asks_nothing(query: Query) -> bool:
     """Whether it only names conditions."""
-    return not query.texts and query.image is None
+    return not query.texts and query.image is None and not query.near
 
 
 def _embed_one(encoder: DualEncoder, image: Any) -> Array:

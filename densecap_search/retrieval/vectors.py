@@ -151,6 +151,11 @@ def search_among(vectors: VectorSource, numbers: Numbers, queries: Array, k: int
     return [in_order(numbers, values)[:k] for values in scores]
 
 
+def some_of(numbers: Numbers, most: int) -> Numbers:
+    """A random few, the same each time, in their order."""
+    return np.sort(np.random.default_rng(0).permutation(numbers)[:most]) if len(numbers) > most else numbers
+
+
 def in_order(numbers: Numbers, scores: Array) -> Found:
     """Best first; of equal scores the lower number first."""
     order = np.lexsort((numbers, -scores))

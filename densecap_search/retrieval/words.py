@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _WORD = re.compile(r"\w+")
 # scripts without spaces between words: their letters are taken in pairs, as search engines do
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
 
 def tokens(text: str) -> list[str]:
@@ -39,10 +39,10 @@ def tokens(text: str) -> list[str]:
 
 
 def _parts(word: str) -> list[str]:
-    if not _UNSPACED.search(word):
+    if not UNSPACED.search(word):
         return [word]
     found, at = [], 0
-    for run in _UNSPACED.finditer(word):
+    for run in UNSPACED.finditer(word):
         letters = run.group()
         pairs = [letters[place:place + 2] for place in range(max(1, len(letters) - 1))]
         found += [word[at:run.start()], *pairs]
@@ -122,6 +122,10 @@ class Words:
     def size(self) -> int:
         """Texts that count."""
         return int(self.counted.sum())
+
+    def share(self, word: str) -> float:
+        """Which share of the texts holds a word."""
+        return len(self._of_term(word)[0]) / max(1, self.size)
 
     @cached_property
     def _starts(self) -> Ints:

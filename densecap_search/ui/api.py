@@ -11,23 +11,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Receive
 
 from densecap_search import __version__
 from densecap_search.collection.records import Skipped
 from densecap_search.embedding.content import default_workers
 from densecap_search.errors import DensecapError
+from densecap_search.retrieval.explain import own_parts
+from densecap_search.retrieval.queries import Query, count_sentences
 from densecap_search.retrieval.searcher import Narrowed
 from densecap_search.retrieval.strength import Strength
 from densecap_search.ui import export, finding
 from densecap_search.ui.batching import Batcher, Busy
 from densecap_search.ui.gallery import Gallery
-from densecap_search.ui.live import LiveIndex
+from densecap_search.ui.live import LiveIndex, Shown
 from densecap_search.ui.teaching import Teaching
 
 PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
@@ -38,11 +42,35 @@ STATIC = Path(__file__).parent / "static"
 T = TypeVar("T")
 
 
-class SearchRequest(BaseModel):
-    """A caption, conditions, or both, and which ranks of the hits are wanted."""
+Text = Annotated[str, Field(max_length=finding.MOST_LETTERS)]
+PictureName = Annotated[str, Field(max_length=80)]
+
+
+class Described(BaseModel):
+    """A caption, with further texts beside it."""
 
     model_config = ConfigDict(extra="forbid")
     caption: str = Field("", description="what is to be seen; as long as you like, up to 20,000 letters")
+    also: list[tuple[Annotated[float, Field(ge=-100, le=100)], Text]] = Field(
+        default_factory=list, max_length=20, description="further texts with their weights, beside the caption's 1")
+    without: list[Text] = Field(default_factory=list, max_length=20, description="what should not be on the picture")
+
+    def query(self) -> Query:
+        """As the searcher takes it."""
+        return Query(self.caption, also=tuple(self.also), without=tuple(self.without))
+
+
+class SearchRequest(Described):
+    """A caption, conditions, or both, and which ranks of the hits are wanted."""
+
+    sentences: list[Annotated[int, Field(ge=0, le=9)]] = Field(
+        default_factory=list, max_length=1_000, description="how often each sentence of the caption counts: 0 not at "
+        "all, 1 as part of it, 2 once more beside it; those that are not named count once")
+    like: list[PictureName] = Field(default_factory=list, max_length=20, description="pictures of the index, by the "
+                                    "`picture` of a hit, that it should look like")
+    unlike: list[PictureName] = Field(default_factory=list, max_length=20, description="and that it should not")
+    picture: Base64Bytes | None = Field(None, description="another picture that it should look like, of at most 3 MB; "
+                                        "for a larger one alone there is /api/similar")
     count: int = Field(24, ge=1, le=MOST_PAGE, description="hits that are returned")
     offset: int = Field(0, ge=0, le=finding.MOST_HITS, description="hits that are passed over")
     mode: Literal["auto", "image", "text", "words", "fused"] = Field("auto", description="what is compared: pictures, "
@@ -51,7 +79,25 @@ class SearchRequest(BaseModel):
         default_factory=list, max_length=20, description="words that occur in a caption or the file name, those of an "
         "item one after the other")
     where: str | None = Field(None, max_length=2_000, description="a filter, such as: year >= 1990 and place = 'Lyon'")
+    others: bool = Field(False, description="with `like`: not those pictures themselves, nor what is nearly the same")
+    stacks: bool = Field(False, description="whether bursts and near-duplicates lie under the best of them; count and "
+                         "offset then count stacks")
+    min_score: float | None = Field(None, allow_inf_nan=False, description="the least cosine of a hit")
     sort: Literal["score", "date"] = Field("score", description="date: the hits of an answer, newest first")
+
+    def asked(self) -> finding.Query:
+        """As it is answered."""
+        near = (*((1.0, name) for name in self.like), *((-1.0, name) for name in self.unlike))
+        narrowed = Narrowed(self.where, tuple(self.must), self.min_score, self.others)
+        asked = count_sentences(self.query(), self.sentences)
+        return finding.check_asked(finding.Query(self.offset + self.count, asked, near, self.picture or b"", self.mode,
+                                                 narrowed, self.stacks, self.sort))
+
+
+class ExplainRequest(Described):
+    """A query, and pictures of the index that it found, by the `picture` of each hit."""
+
+    pictures: list[PictureName] = Field(max_length=MOST_PAGE)
 
 
 class CaptionRequest(BaseModel):
@@ -64,7 +110,8 @@ class CaptionRequest(BaseModel):
 class FoundPicture(BaseModel):
     """A hit. score: cosine; match: where captions were searched too, how far it stands above the mean of all pictures,
     in spreads; by: what says most for it; strength: how sure that is; picture: for
-    /pictures/{picture}/small, large or original, /api/similar.
+    /pictures/{picture}/small, large or original, /api/similar; under: where stacks are asked for, further hits that are
+    nearly the same picture.
     """
 
     rank: int
@@ -78,15 +125,53 @@ class FoundPicture(BaseModel):
     caption: str
     picture: str
     missing: bool
+    under: list[FoundPicture] = []
 
 
 class SearchReply(BaseModel):
-    """Hits, best first. total: pictures in the index; generation: of the index, as its folder names it."""
+    """Hits, best first. total: pictures in the index; generation: of the index, as its folder names it; hints: what the
+    caption says that a field would say better.
+    """
 
     hits: list[FoundPicture]
     message: str
     total: int
     generation: str
+    hints: list[str]
+
+
+class ExplainedPicture(BaseModel):
+    """Of a hit: of each sentence, the share in percent of the archive's other pictures that it fits less well, or null
+    where there is no other; and the stored caption in pieces, each with whether the query holds the word."""
+
+    picture: str
+    percentiles: list[float | None]
+    caption: list[tuple[str, bool]]
+
+
+class ExplainReply(BaseModel):
+    """The sentences of the caption, in their order, which are the first ``own``, further texts after them; the hits."""
+
+    sentences: list[str]
+    own: int
+    hits: list[ExplainedPicture]
+
+
+class HeatRequest(BaseModel):
+    """A picture of the index, by the `picture` of a hit, and a sentence."""
+
+    model_config = ConfigDict(extra="forbid")
+    picture: PictureName
+    text: str = Field(min_length=1, max_length=finding.MOST_LETTERS)
+
+
+class HeatReply(BaseModel):
+    """values: of each row of the picture's parts, from 0, where the sentence fits least, to 1; box: left, top, right,
+    bottom of what they cover, in shares of the picture. Both are null where that cannot be told; reason says why."""
+
+    values: list[list[float]] | None = None
+    box: tuple[float, float, float, float] | None = None
+    reason: str = ""
 
 
 class WindowReply(BaseModel):
@@ -171,6 +256,7 @@ class Service:
     live: LiveIndex
     paths: bool
     searches: Batcher[finding.Query, finding.Found]
+    others: Batcher[Callable[[Shown], Any], Any]  # what is no search, one at a time
     copying: ThreadPoolExecutor
     teaching: Teaching | None = None
     copies_waiting: int = 0
@@ -179,8 +265,10 @@ class Service:
     def of(cls, live: LiveIndex, *, paths: bool, edit: bool = False) -> Service:
         """For an index; paths: whether whole paths may be seen; edit: whether answers to searches are kept."""
         searches: Batcher[finding.Query, finding.Found] = Batcher(lambda asked: finding.answer(live.shown, asked))
-        return cls(live, paths, searches, ThreadPoolExecutor(default_workers(), thread_name_prefix="copies"),
-                   Teaching(live.folder) if edit else None)
+        others: Batcher[Callable[[Shown], Any], Any] = Batcher(lambda works: [work(live.shown) for work in works],
+                                                               together=1)
+        copying = ThreadPoolExecutor(default_workers(), thread_name_prefix="copies")
+        return cls(live, paths, searches, others, copying, Teaching(live.folder) if edit else None)
 
     async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
         """The hits behind ``offset``, unless who asked goes away."""
@@ -192,7 +280,7 @@ class Service:
         hits = found.hits[offset:]
         cards = finding.cards(found.shown.searcher.newest_first(hits) if sort == "date" else hits, found.shown,
                               self.paths)
-        return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total,
+        return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total, hints=found.hints,
                            message=finding.message(offset + 1, cards, total, sort), generation=found.shown.generation)
 
     async def copied(self, work: Callable[[Gallery], T]) -> T:
@@ -230,7 +318,7 @@ def make_api(service: Service) -> FastAPI:
     _add_about(api, service)
     _add_pictures(api, service)
     _add_teaching(api, service)
-    api.mount("/page", StaticFiles(directory=STATIC), name="page")
+    api.mount("/page", GZipMiddleware(StaticFiles(directory=STATIC)), name="page")
     return api
 
 
@@ -238,18 +326,30 @@ def _add_searching(api: FastAPI, service: Service) -> None:
     @api.post("/api/search", response_model=SearchReply, summary="Pictures that a caption describes")
     async def search(request: Request, body: SearchRequest) -> SearchReply:
         finding.check_filter(body.where, service.paths)
-        narrowed = Narrowed(body.where, tuple(body.must))
-        query = finding.Query(body.offset + body.count, finding.check_caption(body.caption, narrowed), mode=body.mode,
-                              narrowed=narrowed, sort=body.sort)
-        return await service.hits(request, query, body.offset)
+        return await service.hits(request, body.asked(), body.offset)
+
+    @api.post("/api/explain", response_model=ExplainReply, summary="What each sentence of a query says of its hits")
+    async def explain(request: Request, body: ExplainRequest) -> ExplainReply:
+        query = finding.check_asked(finding.Query(0, body.query())).asked
+        found = await _unless_gone(request.receive, service.others.ask(
+            lambda shown: finding.explained(shown, query, body.pictures)))
+        return ExplainReply(sentences=list(found.parts), own=own_parts(query), hits=[
+            ExplainedPicture(picture=name, percentiles=list(shares), caption=list(caption)) for name, shares, caption
+            in zip(body.pictures, found.percentiles, found.captions, strict=True)])
+
+    @api.post("/api/heat", response_model=HeatReply, summary="Where in a picture a sentence fits")
+    async def where_it_fits(request: Request, body: HeatRequest) -> HeatReply:
+        found = await _unless_gone(request.receive, service.others.ask(
+            lambda shown: finding.heated(shown, body.picture, body.text)))
+        if isinstance(found, str):
+            return HeatReply(reason=found)
+        return HeatReply(values=np.round(found.values, 3).tolist(), box=found.box)
 
     @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")
     async def similar(request: Request, picture: str, count: Annotated[int, Field(ge=1, le=MOST_PAGE)] = 24,
                       offset: Annotated[int, Field(ge=0, le=finding.MOST_HITS)] = 0) -> SearchReply:
-        row = service.live.shown.row(picture)
-        if row is None:
-            raise DensecapError("the index has no such picture")
-        return await service.hits(request, finding.Query(offset + count, like=row), offset)
+        query = finding.Query(offset + count, near=((1.0, picture),), mode="image")
+        return await service.hits(request, query, offset)
 
     @api.post("/api/similar", response_model=SearchReply, summary="Pictures that look like the one in the body",
               openapi_extra={"requestBody": {"required": True, "content": {
@@ -259,7 +359,7 @@ def _add_searching(api: FastAPI, service: Service) -> None:
         picture = await request.body()
         if not picture:
             raise DensecapError("send the picture as the body of the request")
-        return await service.hits(request, finding.Query(offset + count, picture=picture), offset)
+        return await service.hits(request, finding.Query(offset + count, picture=picture, mode="image"), offset)
 
     @api.post("/api/window", response_model=WindowReply, summary="How much of a caption the model reads")
     async def window(body: CaptionRequest) -> WindowReply:
@@ -371,6 +471,7 @@ def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
         yield
         following.cancel()
         service.searches.close()
+        service.others.close()
         service.copying.shutdown(wait=False, cancel_futures=True)
 
     return lifespan

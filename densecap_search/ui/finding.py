@@ -4,58 +4,74 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from densecap_search.errors import DensecapError
+from densecap_search.errors import DensecapError, ModelError
 from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval import queries
+from densecap_search.retrieval.explain import Explanation
 from densecap_search.retrieval.filters import columns_of, parse_filter
+from densecap_search.retrieval.heat import Heat
 from densecap_search.retrieval.rows import Row
 from densecap_search.retrieval.searcher import ALL, Hit, Narrowed
-from densecap_search.ui.gallery import is_missing
+from densecap_search.ui.gallery import changed, is_missing
 from densecap_search.ui.live import Shown, picture_name
 
 MOST_LETTERS = 20_000  # of a caption: some 4,000 words, far beyond every window
+FIELDS = ("the field Must contain", "the field Without")  # as the page calls them
 MOST_HITS = 5_000  # to which a ranking can be paged
 
 
 @dataclass(frozen=True)
 class Query:
-    """One of: a caption, an indexed picture, the bytes of another. last: hits up to this rank.
+    """What is asked for, and hits up to which rank.
 
-    mode, narrowed: of a caption, which may be empty where ``narrowed`` asks for something.
+    near: pictures of the index by the names that :func:`picture_name` gives, with their weights. picture: the bytes of
+    another one.
     """
 
     last: int
-    caption: str = ""
-    like: Row | None = None
+    asked: queries.Query = field(default_factory=queries.Query)
+    near: tuple[tuple[float, str], ...] = ()
     picture: bytes = b""
     mode: str = "auto"
     narrowed: Narrowed = ALL
+    stacks: bool = False
     sort: str = "score"
 
     @property
-    def by_words(self) -> bool:
-        """Whether no picture is searched by."""
-        return self.like is None and not self.picture
+    def alike(self) -> tuple[str, Narrowed, bool, str]:
+        """What queries that are answered together have in common. What is ranked is put in order of date page by page,
+        so that no page repeats another."""
+        ranked = bool(self.asked.texts or self.near or self.picture)
+        return self.mode, self.narrowed, self.stacks, "score" if ranked else self.sort
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one query from rank 1 on, and of a caption how the tower reads it."""
+    """Hits of one query from rank 1 on, and what its caption says that a field would say better."""
 
     shown: Shown
     hits: list[Hit]
+    hints: list[str]
 
 
-def check_caption(caption: str, narrowed: Narrowed = ALL) -> str:
-    """The caption, or a sentence about what is wrong with it. It may be empty where something else is asked for."""
-    if not caption.strip() and narrowed == ALL:
+def check_asked(query: Query) -> Query:
+    """The query, or a sentence about what is wrong with it. A caption may lack where something else is asked for."""
+    narrows = query.narrowed.must or query.narrowed.where is not None
+    if not query.asked.texts and not query.near and not query.picture and not narrows:
         raise DensecapError("describe the picture you look for")
-    if len(caption) > MOST_LETTERS:
-        raise DensecapError(f"the caption has {len(caption):,} letters; at most {MOST_LETTERS:,} are read")
+    longest = max((len(text) for _, text in query.asked.texts), default=0)
+    if longest > MOST_LETTERS:
+        raise DensecapError(f"the caption has {longest:,} letters; at most {MOST_LETTERS:,} are read")
+    return query
+
+
+def check_caption(caption: str) -> str:
+    """The caption, or a sentence about what is wrong with it."""
+    check_asked(Query(0, queries.Query(caption)))
     return caption
 
 
@@ -66,27 +82,60 @@ def check_filter(where: str | None, absolute: bool) -> None:
 
 
 def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
-    """The hits of each query; captions that are searched alike go through the text tower together."""
+    """The hits of each query; those that are searched alike go through the text tower together."""
     hits: dict[int, list[Hit]] = {}
-    for way in {_way(query) for query in asked if query.by_words}:
-        own = [query for query in asked if query.by_words and _way(query) == way]
-        mode, narrowed, sort = way
-        found, _ = shown.searcher.find([queries.Query(query.caption) for query in own],
-                                       max(query.last for query in own), mode=mode, narrowed=narrowed, sort=sort)
+    for mode, narrowed, stacks, sort in {query.alike for query in asked if not query.picture}:
+        own = [query for query in asked if not query.picture and query.alike == (mode, narrowed, stacks, sort)]
+        find = shown.searcher.stacks if stacks else shown.searcher.find
+        found, _ = find([_resolved(shown, query) for query in own], max(query.last for query in own), mode=mode,
+                        narrowed=narrowed, sort=sort)
         hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
-    return [Found(shown, (hits[id(query)] if query.by_words else _like(shown, query))[:query.last])
+    return [Found(shown, (_by_picture(shown, query) if query.picture else hits[id(query)])[:query.last],
+                  [f"{hint[0].upper()}{hint[1:]}." for hint in queries.hints(query.asked.caption, *FIELDS)])
             for query in asked]
 
 
-def _way(query: Query) -> tuple[str, Narrowed, str]:
-    """How it is searched; what is ranked is put in order of date page by page, so that no page repeats another."""
-    return query.mode, query.narrowed, query.sort if not query.caption.strip() else "score"
+def _resolved(shown: Shown, query: Query) -> queries.Query:
+    """The query with the numbers that its pictures have in this generation. Errors: where one is not in the index."""
+    near = tuple((weight, row_of(shown, name).number) for weight, name in query.near)
+    return replace(query.asked, near=near) if near else query.asked
+
+
+def row_of(shown: Shown, picture: str) -> Row:
+    """What the index knows of a picture, or a sentence that it has none such."""
+    row = shown.row(picture)
+    if row is None:
+        raise DensecapError("the index has no such picture")
+    return row
+
+
+def explained(shown: Shown, asked: queries.Query, pictures: Sequence[str]) -> Explanation:
+    """What each sentence of a query says of some pictures, by their names."""
+    return shown.searcher.explain(asked, [row_of(shown, name).number for name in pictures])
+
+
+def heated(shown: Shown, picture: str, text: str) -> Heat | str:
+    """Where in a picture a text fits, or a sentence why that cannot be told."""
+    row = row_of(shown, picture)
+    if problem := changed(row):
+        return problem
+    try:
+        return shown.searcher.heat(Path(row.image), text)
+    except ModelError:
+        return "The model looks at a picture as a whole; it cannot tell where in it a sentence fits."
+    except DensecapError:
+        return "The picture cannot be opened."
 
 
 def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, Any]]:
     """Hits as the page and the API give them. absolute: whether their whole paths may be seen."""
-    rows = shown.index.rows.many([hit.number for hit in hits])
-    return [_card(hit, picture_name(row), shown, absolute) for hit, row in zip(hits, rows, strict=True)]
+    numbers = [one.number for hit in hits for one in (hit, *hit.under)]
+    names = {row.number: picture_name(row) for row in shown.index.rows.many(numbers)}
+
+    def card(hit: Hit) -> dict[str, Any]:
+        return {**_card(hit, names[hit.number], shown, absolute), "under": [card(one) for one in hit.under]}
+
+    return [card(hit) for hit in hits]
 
 
 def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any]:
@@ -107,7 +156,9 @@ def message(first: int, cards: Sequence[dict[str, Any]], total: int, sort: str =
     missing = sum(one["missing"] for one in cards)
     text = "Nothing here fits well. " if first == 1 and cards[0]["strength"] == "none" else ""
     order = "best" if sort == "score" else "newest"
-    text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, {order} first."
+    text += f"{first:,} to {first + len(cards) - 1:,} of {total:,} pictures, {order} first"
+    under = sum(len(one["under"]) for one in cards)
+    text += f"; {under:,} more that are nearly the same lie under them." if under else "."
     if missing:
         text += (" One of them is no longer where it was indexed." if missing == 1
                  else f" {missing:,} of them are no longer where they were indexed.")
@@ -141,13 +192,13 @@ def reading(encoder: TextEncoder, caption: str) -> Reading:
     return Reading(words, tokens, window, end=low)
 
 
-def _like(shown: Shown, query: Query) -> list[Hit]:
-    if query.like is not None:
-        return shown.searcher.by_image(Path(query.like.image), query.last)
+def _by_picture(shown: Shown, query: Query) -> list[Hit]:
     with tempfile.NamedTemporaryFile(prefix="densecap-query-") as file:
         file.write(query.picture)
         file.flush()
+        find = shown.searcher.stacks if query.stacks else shown.searcher.find
+        asked = replace(_resolved(shown, query), image=Path(file.name))
         try:
-            return shown.searcher.by_image(Path(file.name), query.last)
+            return find([asked], query.last, mode=query.mode, narrowed=query.narrowed)[0][0]
         except DensecapError as error:  # names our temporary file, which says nothing to who asked
             raise DensecapError(str(error).replace(file.name, "the picture")) from error

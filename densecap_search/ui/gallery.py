@@ -45,7 +45,7 @@ class Gallery:
         path = self.folder / f"{row.hash}-{side}.jpg"
         if path.exists():
             return path
-        problem = _changed(row)
+        problem = changed(row)
         if problem:
             return Skipped(row.image_id, problem)
         # no limit: it has been indexed, so its size was wanted
@@ -59,7 +59,7 @@ class Gallery:
 
     def original(self, row: Row) -> tuple[Path, str] | Skipped:
         """The picture's own file and its media type; a copy where browsers cannot show it; or why there is none."""
-        problem = _changed(row)
+        problem = changed(row)
         if problem:
             return Skipped(row.image_id, problem)
         try:
@@ -100,7 +100,7 @@ def is_missing(image: str) -> bool:
         return True
 
 
-def _changed(row: Row) -> str:
+def changed(row: Row) -> str:
     """Why a file is not the picture that was indexed; empty if it is."""
     if is_missing(row.image):
         return "the file is no longer where it was indexed"

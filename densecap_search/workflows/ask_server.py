@@ -29,12 +29,12 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def ask_server(server: str, caption: str, k: int, *, mode: str = "auto", must: tuple[str, ...] = (),
-               where: str | None = None, sort: str = "score") -> list[Hit]:
+               where: str | None = None, sort: str = "score", stacks: bool = False) -> list[Hit]:
     """The best k hits for a caption, conditions, or both. Paths of pictures are as the server shows them.
 
     Errors: ConfigError for what is no address; DensecapError where nothing answers there, or in the server's words.
     """
-    asked = {"caption": caption, "mode": mode, "must": list(must), "where": where, "sort": sort}
+    asked = {"caption": caption, "mode": mode, "must": list(must), "where": where, "sort": sort, "stacks": stacks}
     hits: list[Hit] = []
     while len(hits) < k:
         count = min(PAGE, k - len(hits))
@@ -87,4 +87,4 @@ def _sentence(error: HTTPError) -> str:
 
 def _hit(one: Mapping[str, Any]) -> Hit:
     return Hit(int(one["rank"]), one["score"], str(one["image_id"]), str(one["path"]), str(one["caption"]),
-               match=one["match"], by=one["by"], strength=one["strength"])
+               match=one["match"], by=one["by"], strength=one["strength"], under=tuple(map(_hit, one["under"])))

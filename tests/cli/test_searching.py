@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,37 @@ def test_required_words_terms_and_pictures_may_be_joined(index: Path, photos: Pa
     assert "k3k" in json.loads(found[0])["caption"]
     assert run("search", index, "a box", "--min-score", "2").stdout == "nothing was found\n"
     assert "give one of" in run("search", index, code=2).output
+
+
+def test_explain_prints_the_sentences_below_each_hit_with_their_percentile(index: Path):
+    query = "Box number k7k lies here. It rains."
+    plain = run("search", index, query, "-k", 2).stdout.splitlines()
+    told = run("search", index, query, "-k", 2, "--explain").stdout.splitlines()
+    assert [told[row] for row in (0, 1, 4, 5)] == plain
+    rows = [json.loads(line) for line in run("search", index, query, "-k", 2, "--explain", "--json").stdout.splitlines()]
+    parts = [part for row in rows for part in row["explanation"]]
+    assert [part["text"] for part in parts] == ["Box number k7k lies here.", "It rains."] * 2
+    assert all(0 <= part["percentile"] <= 100 for part in parts)
+    assert [line.split("%  ") for line in (*told[2:4], *told[6:])] == [
+        [f"            {part['percentile']:3.0f} ", part["text"]] for part in parts]
+    run("search", index, query, "--explain", "--output", "hits.csv", code=2)
+
+
+def test_near_duplicates_lie_under_the_best_of_them_where_hits_are_printed(photos: Path, tiny_run: Path, tmp_path: Path):
+    copy = photos / "copy.png"
+    copy.write_bytes((photos / "red-left-ball.png").read_bytes())
+    copy.with_suffix(".txt").write_text((photos / "red-left-ball.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    run("index", photos, "--model", tiny_run, "-o", tmp_path / "i")
+    query = [tmp_path / "i", "a red ball", "--must", "red ball", "--must", "left"]
+    printed = run("search", *query, "-k", 1).stdout.splitlines()[0]
+    assert re.search(r"(copy|red-left-ball)\.png  \(\+1\)$", printed)
+    plain = run("search", *query, "--no-stacks").stdout
+    assert ("(+1)" in plain, plain.count(".png")) == (False, 2)
+    rows = [json.loads(line) for line in run("search", *query, "--json").stdout.splitlines()]
+    (top,) = [json.loads(line) for line in run("search", *query, "--json", "--stacks").stdout.splitlines()]
+    under = [{name: value for name, value in row.items() if name not in ("query", "query_number")} for row in rows[1:]]
+    assert top == {**rows[0], "under": under}
+    run("search", *query, "--stacks", "--output", "hits.csv", code=2)
 
 
 def test_hints_name_the_field_that_says_it_better(index: Path):

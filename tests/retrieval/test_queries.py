@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from densecap_search.errors import ConfigError
-from densecap_search.retrieval.queries import Query, read_queries
+from densecap_search.retrieval.queries import Query, count_sentences, read_queries
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def test_sentences_that_count_otherwise_are_left_out_or_asked_once_more():
+    query = Query("A red bus. It rains! Night.", also=((0.5, "fog"),))
+    assert count_sentences(query, [1, 1]) == count_sentences(query, []) == query
+    assert count_sentences(query, [2, 0]) == Query("A red bus. Night.", also=((0.5, "fog"), (1.0, "A red bus.")))
+    assert count_sentences(query, [0, 0, 3, 5]) == Query("Night.", also=((0.5, "fog"), (2.0, "Night.")))
 
 
 def test_a_text_file_has_a_caption_a_line(tmp_path: Path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,14 @@ def make(folder: Path, run: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(archive: Path) -> Iterator[str]:
+    with serving(archive / "index") as url:
+        yield url
+
+
+@contextmanager
+def serving(index: Path) -> Iterator[str]:
     """``densecap serve`` from another folder, with a proxy in the environment that is not there."""
-    command = [sys.executable, "-m", "densecap_search", "serve", str(archive / "index"), "--port", "0"]
+    command = [sys.executable, "-m", "densecap_search", "serve", str(index), "--port", "0"]
     dead = "http://127.0.0.1:9"
     environment = {**os.environ, "HTTP_PROXY": dead, "http_proxy": dead, "ALL_PROXY": "socks5://127.0.0.1:9",
                    "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -155,6 +162,7 @@ def test_axe_finds_nothing_serious_on_the_empty_page_the_hits_and_a_picture(open
     assert serious("hits") == []
     page.tab.click("#grid .open >> nth=1")
     page.tab.wait_for_selector("#lightbox .neighbours img")
+    page.tab.wait_for_selector("#lightbox .sentences button")
     page.tab.wait_for_timeout(500)
     assert serious("picture") == []
     assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
@@ -218,6 +226,93 @@ def test_mode_required_words_and_filter_are_asked_by_keyboard_and_kept_in_the_ad
     page.complaints.clear()
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_further_terms_least_score_and_pictures_to_be_like_are_asked_kept_and_taken_back(open_page, width: str, tmp_path: Path):
+    page = open_page(width)
+    page.tab.press("#more-conditions summary", "Enter")
+    page.tab.get_by_label("Without").fill("a ball; snow")
+    page.tab.get_by_role("spinbutton", name="Weight").fill("0.5")
+    page.tab.get_by_label("Also", exact=True).fill("a green box")
+    page.tab.click("#one-more")
+    page.tab.get_by_label("Least score").fill("-0.9")
+    page.tab.get_by_label("Put what is nearly the same into one stack").uncheck()
+    page.search(CAPTION)
+    page.tab.click("#grid .open >> nth=1")
+    page.tab.click("#lightbox >> text=More like this")
+    page.hits()
+    page.tab.click("#grid .open >> nth=3")
+    with page.tab.expect_request("**/api/search") as asked:
+        page.tab.click("#lightbox >> text=Less like this")
+    page.hits()
+    sent = asked.value.post_data_json
+    assert (sent["without"], sent["also"], sent["min_score"], sent["stacks"]) == (["a ball", "snow"], [[0.5, "a green box"]], -0.9, False)
+    assert (len(sent["like"]), len(sent["unlike"])) == (1, 1)
+    names = page.names()
+    assert page.tab.locator("#likes li").all_inner_texts() == ["like this\n✕", "not like this\n✕"]
+    page.tab.evaluate("window.scrollTo(0, 0)")
+    page.tab.screenshot(path=Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path) / f"page-more-conditions-{width}.png")
+    assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    assert [one["id"] for one in Axe().run(page.tab).response["violations"] if one["impact"] in ("serious", "critical")] == []
+    page.tab.reload()
+    page.tab.wait_for_selector("#caption")
+    page.hits()
+    assert page.names() == names
+    assert page.tab.get_by_label("Also", exact=True).input_value() == "a green box"
+    assert not page.tab.get_by_label("Put what is nearly the same into one stack").is_checked()
+    with page.tab.expect_request("**/api/search") as asked:
+        page.tab.click("#likes button >> nth=0")
+    assert (asked.value.post_data_json["like"], len(asked.value.post_data_json["unlike"])) == ([], 1)
+
+
+def test_a_caption_that_says_without_is_told_of_the_field(open_page):
+    page = open_page()
+    page.search("a street without cars")
+    assert "“without cars” in a caption does not keep it out of the hits; the field Without does." in page.tab.inner_text("#message")
+
+
+@pytest.fixture
+def of_copies(browser: Browser, archive: Path, tiny_run: Path, tmp_path: Path) -> Iterator[Watched]:
+    """An index where each of four pictures has two copies."""
+    for name in ("red-left-ball", "green-left-ball", "blue-right-box", "yellow-middle-box"):
+        for number in range(3):
+            shutil.copy(archive / "photos" / f"{name}.png", tmp_path / f"{name}-{number}.png")
+    update_index(read_collection(tmp_path), load_run(tiny_run), ModelConfig(str(tiny_run)), tmp_path / "index")
+    with serving(tmp_path / "index") as url:
+        watched = Watched(browser, url)
+        watched.tab.goto(url)
+        watched.tab.wait_for_selector("#caption")
+        yield watched
+        watched.context.close()
+        assert watched.foreign == watched.complaints == []
+
+
+def test_what_is_nearly_the_same_lies_in_a_stack_that_unfolds(of_copies: Watched, tmp_path: Path):
+    page = of_copies
+    page.search(CAPTION)
+    assert page.tab.locator(".card").count() == 4
+    assert page.tab.locator(".stack").all_inner_texts() == ["+2"] * 4
+    assert page.tab.inner_text("#message") == "1 to 4 of 12 pictures, best first; 8 more that are nearly the same lie under them."
+    tops = page.names()
+    page.tab.locator(".stack").nth(1).click()
+    assert page.tab.locator(".card").count() == 6
+    assert page.tab.locator(".stack").nth(1).get_attribute("aria-expanded") == "true"
+    names = page.names()
+    assert (names[:2], names[4:]) == (tops[:2], tops[2:])
+    assert len({name.rpartition("-")[0] for name in names[1:4]}) == 1
+    page.tab.screenshot(path=Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path) / "page-stacks-desk.png")
+    page.tab.locator("#grid .open").nth(3).click()
+    assert page.tab.inner_text("#lightbox .path").endswith(names[3])
+    page.tab.keyboard.press("ArrowRight")
+    assert page.tab.inner_text("#lightbox .path").endswith(tops[2])
+    page.tab.keyboard.press("Escape")
+    page.tab.locator(".stack").nth(1).click()
+    assert page.names() == tops
+    page.tab.press("#more-conditions summary", "Enter")
+    page.tab.get_by_label("Put what is nearly the same into one stack").uncheck()
+    page.until("document.querySelectorAll('.card').length === 12")
+    assert page.tab.locator(".stack").count() == 0
+
+
 def test_on_a_phone_two_columns_stand_side_by_side_within_the_screen(open_page):
     page = open_page("phone")
     page.search(CAPTION)
@@ -226,6 +321,19 @@ def test_on_a_phone_two_columns_stand_side_by_side_within_the_screen(open_page):
     assert boxes[0]["x"] >= 0
     assert boxes[1]["x"] + boxes[1]["width"] <= 375
     assert min(box["width"] for box in boxes) > 140
+
+
+def test_the_grid_asks_for_small_copies_and_originals_only_where_one_is_looked_at(open_page):
+    page = open_page()
+    asked: list[str] = []
+    page.tab.on("request", lambda request: asked.append(request.url.rpartition("/")[2]) if "/pictures/" in request.url else None)
+    page.search(CAPTION)
+    page.all_cards(26)
+    page.tab.wait_for_timeout(500)
+    assert set(asked) == {"small"}
+    page.tab.click("#grid .open >> nth=0")
+    page.until("document.querySelector('#lightbox .large img').complete")
+    assert "original" not in asked
 
 
 def test_a_hit_tells_rank_score_name_and_first_line(open_page):
@@ -263,6 +371,48 @@ def test_details_open_where_one_looks_and_arrows_and_escape_work(open_page, widt
     assert not dialog.is_visible()
     # the browser tells the page of the closing a moment later, and only then does the focus move
     page.until(f"document.activeElement.querySelector('.name')?.textContent === {json.dumps(names[19])}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_picture_says_why_it_was_found_and_its_sentences_can_be_left_out_or_counted_twice(open_page, width: str, tmp_path: Path):
+    page = open_page(width)
+    page.search("A red ball lies there. It stands on the left. Snow falls.")
+    before = page.names()
+    page.tab.locator("#grid .open", has_text="green-middle-box").click()
+    page.tab.wait_for_selector("#lightbox .sentences [data-count] >> nth=2")
+    lines = page.tab.locator("#lightbox .sentences [data-count]")
+    assert [re.sub(r"\s*\d+ %$", "", line) for line in lines.all_inner_texts()] == ["A red ball lies there.", "It stands on the left.", "Snow falls."]
+    assert all(0 <= int(re.search(r"(\d+) %$", line)[1]) <= 100 for line in lines.all_inner_texts())
+    assert page.tab.locator("#lightbox .whole mark").all_inner_texts() == ["A", "lies", "on", "the", "a"]
+    again = page.tab.locator("#lightbox .again")
+    assert not again.is_visible()
+    where = page.tab.locator("#lightbox .where")
+    where.nth(1).click()
+    page.until("document.querySelector('#lightbox .large canvas')?.width === document.querySelector('#lightbox .large img').naturalWidth")
+    assert [button.get_attribute("aria-pressed") for button in where.all()] == ["false", "true", "false"]
+    page.tab.screenshot(path=Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path) / f"page-where-{width}.png")
+    where.nth(1).click()
+    assert page.tab.locator("#lightbox .large canvas").count() == 0
+    assert page.tab.locator("#lightbox .large img").is_visible()
+    lines.nth(0).click()
+    lines.nth(2).press("Enter")
+    lines.nth(2).press("Enter")
+    assert [line.get_attribute("data-count") for line in lines.all()] == ["×2", "", "off"]
+    page.tab.wait_for_timeout(300)
+    page.tab.screenshot(path=Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path) / f"page-why-{width}.png")
+    assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    with page.tab.expect_request("**/api/search") as asked:
+        again.click()
+    assert asked.value.post_data_json["sentences"] == [2, 1, 0]
+    page.hits()
+    after = page.names()
+    assert after != before
+    page.tab.reload()
+    page.hits()
+    assert (page.names(), page.tab.inner_text("#counted").split(".")[0]) == (after, "2 sentences count otherwise")
+    page.tab.click("#counted button")
+    page.until(f"[...document.querySelectorAll('#grid .name')].slice(0, 20).map(one => one.textContent).join() === {json.dumps(','.join(before[:20]))}")
+    assert not page.tab.locator("#counted").is_visible()
 
 
 def test_arrows_go_on_beyond_the_hits_that_were_loaded(open_page):
@@ -352,7 +502,9 @@ def test_names_and_captions_are_plain_text_and_long_names_are_cut(open_page):
     assert card.locator(".name").bounding_box()["height"] < 30
     card.locator(".open").click()
     assert page.tab.inner_text("#lightbox .whole") == HOSTILE
-    assert page.tab.locator("#lightbox .whole *").count() == 0
+    page.tab.wait_for_selector("#lightbox .sentences button")
+    assert page.tab.inner_text("#lightbox .whole") == HOSTILE
+    assert page.tab.locator("#lightbox .whole *:not(mark)").count() == 0
     assert page.tab.evaluate("document.documentElement.scrollWidth") <= 375
 
 
@@ -429,6 +581,14 @@ def test_a_picture_that_is_dropped_or_chosen_is_searched_by(open_page, archive: 
     page.tab.set_input_files("#file", archive / "photos" / "green-right-box.png")
     page.hits()
     assert page.names()[0] == "green-right-box.png"
+    page.tab.fill("#caption", CAPTION)  # now both are asked for
+    with page.tab.expect_request("**/api/search") as asked:
+        page.tab.press("#caption", "Control+Enter")
+    page.hits()
+    assert (asked.value.post_data_json["caption"], len(asked.value.post_data_json["picture"]) > 100) == (CAPTION, True)
+    with page.tab.expect_request("**/api/search") as asked:
+        page.tab.click("#likes button")
+    assert "picture" not in asked.value.post_data_json
 
 
 def test_earlier_searches_can_be_chosen_and_forgotten(open_page):

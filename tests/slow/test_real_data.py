@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,18 @@ from helpers import load
 from PIL import Image
 
 from densecap_search.cli import main
+from densecap_search.collection.captions import sentences
 from densecap_search.collection.images import open_image
+from densecap_search.collection.readers import read_collection
+from densecap_search.collection.records import Record
 from densecap_search.collection.splits import select_splits
+from densecap_search.embedding.content import read_contents
+from densecap_search.embedding.towers import embed_images, picture_patches
+from densecap_search.retrieval.captioned import read_texts
+from densecap_search.retrieval.heat import heat, seen
 from densecap_search.retrieval.index import load_index
+from densecap_search.retrieval.stacks import near_to
+from densecap_search.scenes.archive import make_scenes
 from tools.starter_heads import measure, read_flickr8k
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_cache")]
@@ -42,6 +52,48 @@ def test_the_starters_heads_on_flickr8k_test(real_data: Path):
     card = (Path(__file__).parents[2] / "densecap_search/model/starter/README.md").read_text(encoding="utf-8")
     for direction in (t2i, i2t):
         assert "/".join(f"{direction[metric]['value']:.1f}" for metric in ("R@1", "R@5", "R@10")) in card
+
+
+def test_the_heat_of_a_sentence_lies_on_the_photograph_that_it_describes(real_data: Path, tmp_path: Path):
+    """Two photographs side by side, a sentence of one of them: which half is hotter? By chance in 50 % the right one."""
+    records = select_splits(read_collection(real_data / "flickr8k"), ["test"]).records[:120]
+    encoder, right = load("starter"), []
+    for left, other in zip(records[::2], records[1::2], strict=True):
+        both = Image.new("RGB", (448, 448))
+        for place, record in enumerate((left, other)):
+            both.paste(Image.open(record.image).convert("RGB").resize((448, 448)).crop((112, 0, 336, 448)), (224 * place, 0))
+        both.save(tmp_path / "both.png")
+        patches, size, shape = picture_patches(encoder, tmp_path / "both.png")
+        box = seen(size, shape, encoder.resize_mode)
+        assert box == (0, 0, 1, 1)
+        for place, record in enumerate((left, other)):
+            sentence = read_texts(encoder, [[sentences(record.captions[0])[0]]], cached=False).vectors[0]
+            values = heat(patches, sentence, box).values
+            halves = values[:, :3].mean(), values[:, 4:].mean()
+            right.append(int(np.argmax(halves)) == place)
+    assert np.mean(right) >= 0.85
+
+
+def test_slightly_cropped_photographs_are_nearly_the_same_and_different_pictures_are_not(real_data: Path, tmp_path: Path):
+    records = select_splits(read_collection(real_data / "flickr8k"), ["test"]).records[:150]
+    for number, record in enumerate(records[:30]):
+        image = Image.open(record.image)
+        left, top = image.width // 40, image.height // 40
+        image.crop((left, top, image.width - left, image.height - top)).save(tmp_path / f"{number:03}.jpg", quality=88)
+    encoder = load("starter")
+
+    def vectors(records: Sequence[Record]) -> np.ndarray:
+        return embed_images(encoder, read_contents(records)[0])[0].vectors
+
+    photographs, small = vectors(records), vectors(read_collection(tmp_path).records)
+    mean = photographs.mean(axis=0)
+    same = near_to(small, photographs, mean)
+    assert all(set(np.flatnonzero(row)) <= {number} for number, row in enumerate(same))
+    assert same.any(axis=1).mean() >= 0.8
+    scenes = read_collection(make_scenes(tmp_path / "scenes", bursts=30, seed=0)).records
+    drawn = vectors(scenes)
+    for place, row in enumerate(near_to(drawn, drawn, drawn.mean(axis=0))):
+        assert {scenes[other].burst for other in np.flatnonzero(row)} == {scenes[place].burst}
 
 
 def test_fine_tuning_heads_on_ids_ade(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers import make_photos
 from starlette.testclient import TestClient
 
-from densecap_search.retrieval.searcher import Searcher
+from densecap_search.collection.readers import read_collection
+from densecap_search.config import ModelConfig
+from densecap_search.model.checkpoint import load_run
+from densecap_search.retrieval.queries import Query
+from densecap_search.retrieval.searcher import Narrowed, Searcher
+from densecap_search.retrieval.update import update_index
 from densecap_search.ui.access import make_access
 from densecap_search.ui.app import build_app
 from densecap_search.ui.live import LiveIndex, picture_name
@@ -88,9 +96,102 @@ def test_a_picture_of_the_index_is_most_like_itself_uploaded_or_named(page: Test
     entry = searcher.index.rows[5]
     named = page.get("/api/similar", params={"picture": picture_name(entry), "count": 3}).json()["hits"]
     uploaded = page.post("/api/similar?count=3", content=Path(entry.image).read_bytes()).json()["hits"]
-    assert named == uploaded
+    assert [{**hit, "score": pytest.approx(hit["score"], abs=1e-5)} for hit in named] == uploaded
     assert named[0]["image_id"] == entry.image_id
     assert named[0]["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_what_looks_like_a_picture_is_found_by_its_vector_though_its_file_is_gone(tiny_run: Path, tmp_path: Path):
+    folder = make_photos(tmp_path / "photos")
+    tiny = load_run(tiny_run)
+    index = update_index(read_collection(folder), tiny, ModelConfig(str(tiny_run)), tmp_path / "i").index
+    app = build_app(LiveIndex(lambda: Searcher(tiny, index)), make_access("127.0.0.1"), paths=True)
+    for path in folder.glob("*.png"):
+        path.unlink()
+    with TestClient(app, base_url="http://localhost") as page:
+        found = page.get("/api/similar", params={"picture": picture_name(index.rows[3]), "count": 2}).json()["hits"]
+    assert (found[0]["image_id"], found[0]["missing"]) == (index.rows[3].image_id, True)
+    assert found[0]["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_query_of_several_parts_is_asked_as_the_searcher_takes_it(page: TestClient, searcher: Searcher):
+    parts = {"caption": "a red box. It is on the left.", "also": [[0.5, "a table"]], "without": ["a ball"], "min_score": -0.9}
+    names = [picture_name(searcher.index.rows[number]) for number in (4, 9)]
+    found = search(page, **parts, like=names[:1], unlike=names[1:], sentences=[2, 0]).json()["hits"]
+    query = Query("a red box.", also=((1.0, "a red box."), (0.5, "a table")), without=("a ball",), near=((1.0, 4), (-1.0, 9)))
+    (expected,), _ = searcher.by_queries([query], 24, narrowed=Narrowed(min_score=-0.9))
+    assert [(hit["image_id"], hit["score"]) for hit in found] == [(hit.image_id, pytest.approx(hit.score, abs=1e-5)) for hit in expected]
+    assert search(page, **parts, like=["0-0"]).json()["error"] == "the index has no such picture"
+    assert search(page, caption="One. Two.", sentences=[0, 0]).json()["error"] == "describe the picture you look for"
+    assert search(page, caption=CAPTION, min_score=1.5).json()["hits"] == []
+
+
+def test_stacks_lie_under_the_best_of_them_and_are_counted(tiny_run: Path, tmp_path: Path):
+    folder = make_photos(tmp_path / "photos")
+    for name in ("red-left-ball", "blue-left-box"):
+        for number in range(2):
+            (folder / f"{name}-{number}.png").write_bytes((folder / f"{name}.png").read_bytes())
+    tiny = load_run(tiny_run)
+    searcher = Searcher(tiny, update_index(read_collection(folder), tiny, ModelConfig(str(tiny_run)), tmp_path / "i").index)
+    (expected,), _ = searcher.stacks([Query(CAPTION)], 28)
+    app = build_app(LiveIndex(lambda: searcher), make_access("127.0.0.1"), paths=True)
+    with TestClient(app, base_url="http://localhost") as page:
+        plain = search(page, caption=CAPTION, count=28).json()["hits"]
+        found = search(page, caption=CAPTION, count=28, stacks=True).json()
+        pages = [hit for at in (0, 3) for hit in search(page, caption=CAPTION, count=3, offset=at, stacks=True).json()["hits"]]
+    assert [[one["image_id"] for one in (hit, *hit["under"])] for hit in found["hits"]] == [
+        [one.image_id for one in (hit, *hit.under)] for hit in expected]
+    assert sorted(one["rank"] for hit in found["hits"] for one in (hit, *hit["under"])) == [hit["rank"] for hit in plain]
+    under = sum(len(hit["under"]) for hit in found["hits"])
+    assert under >= 4
+    assert found["message"] == f"1 to {28 - under} of 28 pictures, best first; {under} more that are nearly the same lie under them."
+    assert all(hit["under"] == [] for hit in plain)
+    assert [hit["rank"] for hit in pages] == [hit["rank"] for hit in found["hits"][:6]]
+
+
+def test_a_caption_and_a_picture_are_asked_together(page: TestClient, searcher: Searcher):
+    image = Path(searcher.index.rows[5].image)
+    both = search(page, caption=CAPTION, picture=base64.b64encode(image.read_bytes()).decode(), count=24).json()["hits"]
+    (expected,), _ = searcher.by_queries([Query(CAPTION, image)], 24)
+    assert [(hit["image_id"], hit["score"]) for hit in both] == [(hit.image_id, pytest.approx(hit.score, abs=1e-5)) for hit in expected]
+    assert search(page, caption=CAPTION, picture="bm9uZQ==").json()["error"].startswith("cannot search by the picture: ")
+    assert search(page, caption=CAPTION, picture="not base64!").status_code == 422
+
+
+def test_more_like_a_hit_and_less_like_it_are_opposite_orders(page: TestClient, searcher: Searcher):
+    name = picture_name(searcher.index.rows[7])
+    more, less = (search(page, **{way: [name]}, count=24).json()["hits"] for way in ("like", "unlike"))
+    assert more[0]["picture"] == less[-1]["picture"] == name
+    assert [hit["score"] for hit in more] == pytest.approx([-hit["score"] for hit in reversed(less)], abs=1e-5)
+
+
+def test_hits_are_explained_by_sentences_and_words(page: TestClient, searcher: Searcher):
+    query, names = "A red ball lies there. It is night!", [picture_name(searcher.index.rows[number]) for number in (3, 8)]
+    told = page.post("/api/explain", json={"caption": query, "without": ["people"], "pictures": names}).json()
+    expected = searcher.explain(Query(query, without=("people",)), [3, 8])
+    assert (told["sentences"], told["own"]) == (["A red ball lies there.", "It is night!", "people"], 2)
+    assert [hit["picture"] for hit in told["hits"]] == names
+    assert [hit["percentiles"] for hit in told["hits"]] == [pytest.approx(own, abs=1e-3) for own in expected.percentiles]
+    for hit, number in zip(told["hits"], (3, 8), strict=True):
+        assert "".join(text for text, _ in hit["caption"]) == searcher.index.rows[number].captions[0]
+        assert "lies" in {text for text, same in hit["caption"] if same}
+    gone = page.post("/api/explain", json={"caption": query, "pictures": ["77-0"]})
+    assert (gone.status_code, gone.json()["error"]) == (422, "the index has no such picture")
+
+
+def test_where_a_sentence_fits_is_told_of_pictures_that_are_still_as_they_were_indexed(page: TestClient, searcher: Searcher):
+    row = searcher.index.rows[5]
+    told = page.post("/api/heat", json={"picture": picture_name(row), "text": "a red ball"}).json()
+    expected = searcher.heat(Path(row.image), "a red ball")
+    assert np.allclose(told["values"], expected.values, atol=1e-3)
+    assert (told["box"], told["reason"]) == ([0, 0, 1, 1], "")
+    original = Path(row.image).read_bytes()
+    try:
+        Path(row.image).write_bytes(Path(searcher.index.rows[6].image).read_bytes())
+        told = page.post("/api/heat", json={"picture": picture_name(row), "text": "a red ball"}).json()
+    finally:
+        Path(row.image).write_bytes(original)
+    assert told == {"values": None, "box": None, "reason": "the file has changed since it was indexed"}
 
 
 def test_what_is_no_picture_cannot_be_searched_by_and_its_place_is_not_told(page: TestClient):
@@ -138,7 +239,7 @@ def test_the_window_is_told_in_words_and_tokens(page: TestClient):
 
 def test_the_description_of_the_api_names_its_routes(page: TestClient):
     routes = page.get("/api/openapi.json").json()["paths"]
-    assert {"/api/search", "/api/similar", "/api/health", "/api/index", "/api/window", "/api/export"} <= set(routes)
+    assert {"/api/search", "/api/similar", "/api/health", "/api/index", "/api/window", "/api/export", "/api/explain", "/api/heat"} <= set(routes)
 
 
 def basket(page: TestClient, kind: str, names: list[str]):

@@ -10,6 +10,7 @@ from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
 from densecap_search.errors import IndexFolderError
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval import queries
 from densecap_search.retrieval.caption_store import update_captions
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.index_folder import CURRENT
@@ -30,6 +31,10 @@ def update(folder: Path, encoder: DualEncoder) -> None:
     update_index(read_collection(folder / "photos"), encoder, ModelConfig("tiny"), folder / "index")
 
 
+def asked(last: int, caption: str, mode: str = "auto") -> Query:
+    return Query(last, queries.Query(caption), mode=mode)
+
+
 def live_of(folder: Path, encoder: DualEncoder) -> LiveIndex:
     return LiveIndex(lambda: Searcher(encoder, load_index(folder / "index")))
 
@@ -40,7 +45,7 @@ def test_a_new_generation_is_taken_up_once_and_searched(folder: Path, tiny: Dual
     (folder / "photos" / "red-left-ball.png").unlink()
     update(folder, tiny)
     assert (live.shown.count, live.refresh(), live.refresh(), live.shown.count) == (24, True, False, 23)
-    (found,) = answer(live.shown, [Query(50, caption="a red ball")])
+    (found,) = answer(live.shown, [asked(50, "a red ball")])
     assert len(found.hits) == 23
 
 
@@ -55,7 +60,7 @@ def test_captions_are_searched_as_soon_as_they_are_stored_and_are_those_of_the_g
         assert live.shown.searcher.captions is None
         update_captions(live.shown.index, lambda: tiny)
         assert (live.refresh(), live.refresh()) == (True, False)
-        (found,) = answer(live.shown, [Query(3, caption=text.split()[1], mode="words")])
+        (found,) = answer(live.shown, [asked(3, text.split()[1], mode="words")])
         assert (found.hits[0].image_id, found.hits[0].caption) == ("red-left-ball.png", text)
 
 
@@ -78,7 +83,7 @@ def test_a_generation_that_cannot_be_read_is_told_once_and_the_one_before_still_
     (folder / "index" / CURRENT).write_text("gen-000009\n")
     assert live.refresh() is False
     assert live.problem.startswith("the index has changed and cannot be read: ")
-    assert len(answer(live.shown, [Query(3, caption="a red ball")])[0].hits) == 3
+    assert len(answer(live.shown, [asked(3, "a red ball")])[0].hits) == 3
     shutil.rmtree(folder / "index")
     assert live.refresh() is False
 
@@ -90,10 +95,10 @@ def test_an_index_that_is_none_is_told_at_once(tmp_path: Path, tiny: DualEncoder
 
 def test_queries_asked_together_get_what_each_gets_alone(folder: Path, tiny: DualEncoder):
     shown = live_of(folder, tiny).shown
-    queries = [Query(3, caption="a red ball on the left"), Query(5, like=shown.index.rows[7]),
-               Query(20, caption="a yellow box"), Query(2, picture=(folder / "photos" / "blue-left-box.png").read_bytes())]
-    together = answer(shown, queries)
-    alone = [answer(shown, [query])[0] for query in queries]
+    several = [asked(3, "a red ball on the left"), Query(5, near=((1.0, picture_name(shown.index.rows[7])),), mode="image"),
+               asked(20, "a yellow box"), Query(2, picture=(folder / "photos" / "blue-left-box.png").read_bytes())]
+    together = answer(shown, several)
+    alone = [answer(shown, [query])[0] for query in several]
     assert [[hit.image_id for hit in found.hits] for found in together] == [
         [hit.image_id for hit in found.hits] for found in alone]
     assert [len(found.hits) for found in together] == [3, 5, 20, 2]
@@ -101,7 +106,7 @@ def test_queries_asked_together_get_what_each_gets_alone(folder: Path, tiny: Dua
 
 def test_missing_files_are_counted_in_words(folder: Path, tiny: DualEncoder):
     shown = live_of(folder, tiny).shown
-    hits = answer(shown, [Query(4, caption="a red ball")])[0].hits
+    hits = answer(shown, [asked(4, "a red ball")])[0].hits
     sentences = []
     for hit in hits[:2]:
         Path(hit.image).unlink()
@@ -120,10 +125,12 @@ def test_a_picture_is_named_by_its_place_and_its_content_together(folder: Path, 
 
 
 def test_a_weak_best_hit_is_said_to_fit_badly():
-    card = {"missing": False, "strength": "none"}
+    card = {"missing": False, "strength": "none", "under": []}
     assert message(1, [card], 9) == "Nothing here fits well. 1 to 1 of 9 pictures, best first."
     assert message(25, [card], 90) == "25 to 25 of 90 pictures, best first."
     assert message(1, [{**card, "strength": "likely"}], 9) == "1 to 1 of 9 pictures, best first."
+    assert message(1, [{**card, "strength": "likely", "under": [card, card]}], 9) == (
+        "1 to 1 of 9 pictures, best first; 2 more that are nearly the same lie under them.")
 
 
 def test_paths_are_shown_from_the_folder_of_all_pictures_on(folder: Path, tiny: DualEncoder):

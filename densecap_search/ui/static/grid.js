@@ -8,21 +8,40 @@ export function grid({ onopen, onkeep, iskept, onmore, below = () => null }) {
   new IntersectionObserver((seen) => {
     if (seen.some((one) => one.isIntersecting) && !more.hidden && !more.disabled) onmore();
   }, { rootMargin: "400px" }).observe(more);
-  const hits = [];
+  const hits = []; // as they stand there: those of an open stack after its best
+  let stacks = 0;
+
+  function unfold(button, hit) {
+    const place = hits.indexOf(hit), open = button.getAttribute("aria-expanded") === "false";
+    button.setAttribute("aria-expanded", String(open));
+    if (!open) {
+      hits.splice(place + 1, hit.under.length);
+      hit.under.forEach(() => list.children[place + 1].remove());
+      return;
+    }
+    hits.splice(place + 1, 0, ...hit.under);
+    const made = hit.under.map((one) => cardOf(one));
+    made.forEach((one) => one.classList.add("under"));
+    list.children[place].after(...made);
+  }
+
+  function cardOf(hit) {
+    return card(hit, () => onopen(hits.indexOf(hit)), onkeep, iskept(hit), unfold, below(hit));
+  }
 
   return {
     element: el("div", { className: "hits" }, list, more),
     hits,
+    stacks: () => stacks,
     clear() {
-      hits.length = 0;
+      hits.length = stacks = 0;
       list.replaceChildren();
       more.hidden = true;
     },
     add(found, { rest }) {
-      for (const hit of found) {
-        const number = hits.push(hit) - 1;
-        list.append(card(hit, () => onopen(number), onkeep, iskept(hit), below(hit)));
-      }
+      hits.push(...found);
+      stacks += found.length;
+      list.append(...found.map(cardOf));
       more.hidden = !rest;
     },
     busy(yes) {
@@ -52,17 +71,20 @@ export function facts(hit) {
   return `${hit.rank}${score}${hit.strength ? ` · ${hit.strength}` : ""}`;
 }
 
-function card(hit, onopen, onkeep, kept, below) {
+function card(hit, onopen, onkeep, kept, unfold, below) {
   const keep = el("button", { type: "button", className: "keep", onclick: () => onkeep(hit) });
   keep.dataset.id = hit.picture;
   markKept(keep, kept, hit);
+  const stack = hit.under.length ? el("button", { type: "button", className: "stack", "aria-expanded": "false",
+    "aria-label": `${hit.under.length} more that are nearly the same`, title: `${hit.under.length} more that are nearly the same`,
+    onclick: () => unfold(stack, hit) }, `+${hit.under.length}`) : null;
   return el("li", { className: "card" },
     el("button", { type: "button", className: "open", onclick: onopen },
       el("span", { className: "frame" }, picture(hit, "small")),
       el("span", { className: "facts" }, facts(hit)),
       el("span", { className: "name", title: hit.name }, hit.name),
       el("span", { className: "line" }, firstLine(hit.caption))),
-    keep, below);
+    keep, stack, below);
 }
 
 function markKept(button, kept) {

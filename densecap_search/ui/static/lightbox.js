@@ -6,7 +6,7 @@ import { facts, picture } from "./grid.js";
 
 const NEIGHBOURS = 9; // with the picture itself
 
-export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, below = () => null }) {
+export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, onnear, why, below = () => null }) {
   let number = 0, asking;
   const frame = el("div", { className: "large", tabIndex: 0, role: "group", "aria-label": "Picture" });
   const side = el("div", { className: "side" });
@@ -40,6 +40,7 @@ export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, belo
 
   function closed() {
     asking?.abort();
+    why.stop();
     frame.replaceChildren();
     onclose(number);
   }
@@ -64,12 +65,17 @@ export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, belo
     const copy = el("button", { type: "button", className: "copy", onclick: async () => {
       copy.textContent = await copied(hit.path) ? "Copied" : "Cannot copy; mark it by hand";
     } }, "Copy path");
+    const reasons = el("section", { className: "why", "aria-label": "Why this picture" });
+    const whole = el("p", { className: "whole" }, hit.caption || "(no caption)");
+    why.show(hit, reasons, whole, frame);
     return [
       el("h2", {}, facts(hit)), el("p", { className: "path" }, hit.path),
       el("p", { className: "actions" }, copy,
         el("a", { href: `/pictures/${hit.picture}/original`, target: "_blank", rel: "noopener" }, "Original"), keep,
-        el("button", { type: "button", onclick: () => { dialog.close(); onsimilar(hit); } }, "Search by it"), below(hit)),
-      el("p", { className: "whole" }, hit.caption || "(no caption)"),
+        el("button", { type: "button", onclick: () => { dialog.close(); onsimilar(hit); } }, "Search by it"),
+        el("button", { type: "button", onclick: () => { dialog.close(); onnear(hit, true); } }, "More like this"),
+        el("button", { type: "button", onclick: () => { dialog.close(); onnear(hit, false); } }, "Less like this"), below(hit)),
+      reasons, whole,
     ];
   }
 

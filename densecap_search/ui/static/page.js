@@ -3,14 +3,16 @@
 import { askJson, told } from "./ask.js";
 import { basket } from "./basket.js";
 import { captionBox } from "./caption.js";
-import { asBody, conditions } from "./conditions.js";
+import { asBody, asksFor, conditions, texts } from "./conditions.js";
 import { el } from "./dom.js";
 import { grid } from "./grid.js";
 import { lightbox } from "./lightbox.js";
 import { fromAddress, past, toAddress } from "./past.js";
 import { teach } from "./teach.js";
+import { why } from "./why.js";
 
 const PAGE = 24, MOST_LETTERS = 20_000, MOST_BYTES = 32 * 2 ** 20;
+const AS_IT_IS = 2 * 2 ** 20, SIDE = 1600; // bytes of a picture that is sent as it is; longer side of others
 const LOOK = 15_000; // ms between two looks whether the index has changed
 
 async function start(place) {
@@ -20,19 +22,23 @@ async function start(place) {
 }
 
 function makePage(about) {
-  let asking, current = { name: "" }; // what the hits belong to: ask(offset, signal), and the query in words
+  // what the hits belong to: ask(offset, signal), the query in words, and its texts, if it has any
+  let asking, current = { name: "" };
   const message = el("p", { id: "message", role: "status" });
+  const special = el("p", { id: "counted", hidden: true });
   const news = el("p", { id: "news", role: "status", hidden: true });
-  const box = captionBox({ most: MOST_LETTERS, onsearch: byCaption });
-  const narrow = conditions();
+  const box = captionBox({ most: MOST_LETTERS, onsearch: () => byCaption() });
+  const narrow = conditions({ onchange: () => current.ask && byCaption() });
   const kept = basket({ key: about.name, onchange: (hit, yes) => hits.mark(hit, yes), onproblem: say });
   const teaching = teach({ onkept: say, onproblem: say });
   const below = (hit) => about.edit ? teaching.button(hit) : null;
   const hits = grid({ below, onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
   const large = lightbox({ below, hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
-    onkeep: (hit) => kept.toggle(hit, current.name), onsimilar: (hit) => byHit(hit.picture, hit.name) });
-  const before = past({ key: about.name, onchoose: (caption) => { box.value = caption; byCaption(); } });
+    onkeep: (hit) => kept.toggle(hit, current.name), onsimilar: (hit) => byHit(hit.picture),
+    onnear: (hit, wanted) => { narrow.near(hit.picture, wanted); byCaption(); },
+    why: why({ hits: hits.hits, query: () => current.texts, onsearch: byCaption }) });
+  const before = past({ key: about.name, onchoose: (caption) => { box.value = caption; byCaption([]); } });
   const empty = welcome(about, (caption) => { box.value = caption; byCaption(); });
   const title = el("h1", {});
 
@@ -51,7 +57,7 @@ function makePage(about) {
   }
 
   async function more() {
-    if (!asking?.signal.aborted && hits.hits.length) await load(hits.hits.length);
+    if (!asking?.signal.aborted && hits.hits.length) await load(hits.stacks());
   }
 
   let loading = null;
@@ -68,9 +74,9 @@ function makePage(about) {
     try {
       const found = await current.ask(offset, signal);
       if (signal.aborted) return;
-      hits.add(found.hits, { rest: found.hits.length > 0 && hits.hits.length + found.hits.length < found.total });
+      hits.add(found.hits, { rest: found.hits.length > 0 && found.hits.at(-1).rank < found.total });
       if (about.edit && found.hits.length) teaching.found();
-      if (!offset || found.hits.length) say(offset ? found.message.replace(/^[\d,]+/, "1") : found.message);
+      if (!offset || found.hits.length) say(offset ? found.message.replace(/^[\d,]+/, "1") : [found.message, ...found.hints].join(" "));
       changed(found.generation, found.total);
     } catch (error) {
       if (!signal.aborted) say(told(error));
@@ -79,34 +85,49 @@ function makePage(about) {
     }
   }
 
-  function byCaption() {
-    const caption = box.value, asked = narrow.value;
-    if (!caption.trim() && !asked.must && !asked.where) return say("Describe the picture you look for.");
-    toAddress({ caption, ...asked });
-    if (caption.trim()) before.add(caption);
-    return search({ caption: caption.trim(), name: caption.trim() ? caption : asked.must || asked.where, ask: (offset, signal) =>
-      askJson("/api/search", { body: { caption, ...asBody(asked), count: PAGE, offset }, signal }) });
+  // counts: how often each sentence counts; while the caption stays the same, as before
+  function byCaption(counts = current.texts?.caption === box.value ? current.texts.sentences : []) {
+    const caption = box.value, asked = narrow.value, sentences = counts.every((count) => count === 1) ? [] : counts;
+    const described = Boolean(caption.trim());
+    if (!described && !asksFor(asked)) return say("Describe the picture you look for.");
+    toAddress({ caption, sentences, ...asked });
+    if (described) before.add(caption);
+    counted(sentences);
+    return search({ caption: caption.trim(), name: described ? caption : asked.must || asked.where || "like a picture",
+      texts: described ? { caption, sentences, ...texts(asked) } : null, ask: (offset, signal) =>
+        askJson("/api/search", { body: { caption, sentences, ...asBody(asked), count: PAGE, offset }, signal }) });
   }
 
-  function byHit(id, name) {
-    toAddress({ like: id });
-    return search({ name: `like ${name}`, ask: (offset, signal) =>
-      askJson(`/api/similar?picture=${encodeURIComponent(id)}&count=${PAGE}&offset=${offset}`, { signal }) });
+  function counted(sentences) {
+    const many = sentences.filter((count) => count !== 1).length;
+    special.hidden = !many;
+    special.replaceChildren(many === 1 ? "One sentence counts otherwise. " : `${many} sentences count otherwise. `,
+      el("button", { type: "button", onclick: () => byCaption([]) }, "Count all once"));
   }
 
-  function byFile(file) {
+  function byHit(id) {
+    box.value = "";
+    narrow.value = { like: [id] };
+    return byCaption([]);
+  }
+
+  async function byFile(file) {
     if (!file) return undefined;
     if (file.size > MOST_BYTES) return say("That file is larger than 32 MB.");
+    const sent = file.size <= AS_IT_IS ? file : await smaller(file).catch(() => null);
+    if (sent) {
+      narrow.give({ data: await base64(sent), url: URL.createObjectURL(sent) });
+      return byCaption();
+    } // too large, and not for this browser: by itself
     return search({ name: `like ${file.name}`, ask: (offset, signal) => askJson(`/api/similar?count=${PAGE}&offset=${offset}`,
       { body: file, type: file.type || "application/octet-stream", signal }) });
   }
 
   function restore() {
-    const { caption, like, ...asked } = fromAddress();
+    const { caption, sentences, ...asked } = fromAddress();
     box.value = caption;
     narrow.value = asked;
-    if (like) byHit(like, like);
-    else if (caption || asked.must || asked.where) byCaption();
+    if (caption || asksFor(asked)) byCaption(sentences);
     else {
       asking?.abort();
       large.close();
@@ -140,7 +161,7 @@ function makePage(about) {
     box.element, narrow.element,
     el("div", { className: "buttons" }, el("button", { type: "submit", id: "search" }, "Search"),
       el("button", { type: "button", id: "by-picture", onclick: () => chosen.click() }, "By a picture…"), chosen),
-    el("p", { id: "keys" }, "Ctrl+Enter or Shift+Enter searches; a picture can be dropped here."), message, news);
+    el("p", { id: "keys" }, "Ctrl+Enter or Shift+Enter searches; a picture can be dropped here."), special, message, news);
 
   setInterval(async () => {
     if (document.hidden) return;
@@ -157,6 +178,22 @@ function makePage(about) {
     el("header", {}, title, el("p", { id: "about" }, `${about.name} · ${about.model}`, about.problem ? ` · ${about.problem}` : "")),
     el("div", { className: "left" }, form, before.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
     kept.element, large.element);
+}
+
+async function smaller(file) {
+  const image = await createImageBitmap(file), scale = Math.min(1, SIDE / Math.max(image.width, image.height));
+  const canvas = el("canvas", { width: Math.round(image.width * scale), height: Math.round(image.height * scale) });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.92));
+}
+
+function base64(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
 }
 
 function welcome(about, onchoose) {

@@ -6,16 +6,38 @@ import { el, firstLine } from "./dom.js";
 
 const MOST = 50;
 
+const WORDS = { mode: "auto", must: "", where: "", without: "", least: "", sort: "score" };
+const LISTS = ["like", "unlike"];
+
 export function fromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
   const one = (name, otherwise = "") => values.get(name) || otherwise;
-  return { caption: one("q"), like: one("like"), mode: one("mode", "auto"), must: one("must"), where: one("where") };
+  return {
+    caption: one("q"),
+    sentences: one("s").split("").map(Number).filter((count) => count <= 9),
+    also: terms(one("also")),
+    stacks: one("stacks") !== "0",
+    ...Object.fromEntries(Object.entries(WORDS).map(([name, none]) => [name, one(name, none)])),
+    ...Object.fromEntries(LISTS.map((name) => [name, one(name).split(",").filter(Boolean)])),
+  };
 }
 
-export function toAddress({ caption = "", like = "", mode = "auto", must = "", where = "" }) {
-  const own = { q: caption, ...(mode !== "auto" && { mode }), ...(must && { must }), ...(where && { where }) };
-  const hash = `#${new URLSearchParams(like ? { like } : own)}`;
+export function toAddress({ caption = "", sentences = [], also = [], stacks = true, ...asked }) {
+  const hash = `#${new URLSearchParams({
+    ...(caption && { q: caption }), ...(sentences.length && { s: sentences.join("") }),
+    ...(also.length && { also: JSON.stringify(also) }), ...(!stacks && { stacks: "0" }),
+    ...Object.fromEntries(Object.entries(WORDS).filter(([name, none]) => (asked[name] ?? none) !== none).map(([name]) => [name, asked[name]])),
+    ...Object.fromEntries(LISTS.filter((name) => asked[name]?.length).map((name) => [name, asked[name].join(",")])),
+  })}`;
   if (hash !== location.hash) history.pushState(null, "", hash);
+}
+
+function terms(text) { // an address may be anybody's
+  try {
+    return JSON.parse(text).filter(([weight, term]) => Number.isFinite(weight) && typeof term === "string");
+  } catch {
+    return [];
+  }
 }
 
 export function past({ key, onchoose }) {
