@@ -74,7 +74,7 @@ function makePage(about) {
     try {
       const found = await current.ask(offset, signal);
       if (signal.aborted) return;
-      hits.add(found.hits, { rest: found.hits.length > 0 && found.hits.at(-1).rank < found.total });
+      hits.add(found.hits, { rest: found.hits.length > 0 && Math.max(...found.hits.map((hit) => hit.rank)) < found.total });
       if (about.edit && found.hits.length) teaching.found();
       if (!offset || found.hits.length) say(offset ? found.message.replace(/^[\d,]+/, "1") : [found.message, ...found.hints].join(" "));
       changed(found.generation, found.total);
