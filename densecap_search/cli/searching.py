@@ -77,8 +77,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
            must: tuple[str, ...], queries: Path | None, where: str | None, mode: str, min_score: float | None,
            sort: str, k: int, output: Path | None, spreadsheet: bool, as_json: bool, explained: bool,
            stacks: bool | None, model_name: str | None, pretrained: str | None, arch: str | None, prefix: str | None,
-           device: str, long_text: str | None,
-           max_pixels: int | None) -> None:
+           device: str, long_text: str | None, max_pixels: int | None) -> None:
     """Find the pictures of an index that a caption describes.
 
     INDEX is a folder, or the name of a store that holds one, as it was given to `densecap index --store`.
