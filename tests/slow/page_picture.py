@@ -3,7 +3,7 @@
 Draws an archive of generated scenes, indexes it with the starter, serves it, searches by three sentences of a caption,
 and opens the best hit in Chromium.
 
-    PYTHONPATH=. python tests/slow/page_picture.py                  # needs the extras starter and test, and Debian's package chromium
+    PYTHONPATH=. python tests/slow/page_picture.py    # needs the extras starter and test, and chromium
 """
 
 from __future__ import annotations
