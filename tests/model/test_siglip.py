@@ -19,7 +19,7 @@ from densecap_search.errors import ModelError
 from densecap_search.model import siglip
 from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.model.encoder import DualEncoder
-from densecap_search.model.publishing import huggingface
+from densecap_search.model.publishing import huggingface, open_clip_folder
 from densecap_search.workflows.publish import check, check_inputs
 
 sentencepiece = pytest.importorskip("sentencepiece")  # of the extra siglip
@@ -119,6 +119,15 @@ def test_a_siglip_run_is_written_as_transformers_reads_it(kind: str, tmp_path: P
     assert {name: value.shape for name, value in again.state_dict().items()} == {name: value.shape for name, value in theirs.state_dict().items()}
     assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in again.state_dict().items())
     assert_same(load(str(tmp_path / "mine")), theirs, tmp_path / "mine")
+
+
+@pytest.mark.parametrize("kind", ["siglip", "siglip2"])
+def test_a_siglip_run_is_written_as_open_clip_reads_it_with_its_tokenizer(kind: str, tmp_path: Path):
+    write_model(tmp_path / "theirs", kind, act="gelu")
+    encoder = load(str(tmp_path / "theirs"))
+    (tmp_path / "mine").mkdir()
+    open_clip_folder.write(encoder, tmp_path / "mine", "fp32")
+    assert check(encoder, open_clip_folder.load(tmp_path / "mine"), "fp32").least == pytest.approx(1.0, abs=1e-5)
 
 
 def test_every_trunk_is_one_of_timms_of_that_shape():

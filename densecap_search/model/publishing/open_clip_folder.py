@@ -11,6 +11,7 @@ import numpy as np
 import open_clip
 import torch
 from open_clip.hf_model import HFTextEncoder
+from open_clip.tokenizer import HFTokenizer
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -39,6 +40,8 @@ def write(encoder: DualEncoder, folder: Path, dtype: str) -> None:
     model_cfg["text_cfg"]["context_length"] = encoder.context_length
     model_cfg["vision_cfg"].pop("timm_model_pretrained", None)
     write_json(folder / CONFIG, {"model_cfg": model_cfg, "preprocess_cfg": encoder.spec.preprocess})
+    if isinstance(encoder.tokenizer, HFTokenizer):  # for local-dir: open_clip looks for it in the folder
+        encoder.tokenizer.save_pretrained(str(folder))
     state = {name: value.detach().cpu().contiguous().clone() for name, value in merged_state(encoder).items()}
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(state, temporary)
