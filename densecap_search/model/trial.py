@@ -22,8 +22,9 @@ from densecap_search.model.encoder import DualEncoder
 SHARE, MOST = 0.05, 10.0  # of the job, and in seconds: what a trial may take
 GAIN = 1.1  # below it, float32 wins
 MEAN_COSINE, LEAST_COSINE = 0.999, 0.995  # to float32, of the pictures that are tried
-PICTURES = 16
-ROUNDS = 3
+PICTURES = 8
+ROUNDS = 2
+PASSES = 10  # that a trial takes at most, counted in those of float32
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def try_precisions(encoder: DualEncoder, pixels: Tensor, count: int) -> Tried | 
     if known is not None:
         return known
     whole = encoder.image_pass()
-    second = _seconds(lambda: whole(pixels))  # the first run pays for memory, and more than a trial will
-    if 4 * (ROUNDS + 2) * second > min(MOST, SHARE * count * second / len(pixels)):
+    second = _seconds(lambda: whole(pixels))  # the first run pays for memory, so it is rather too long
+    if PASSES * second > min(MOST, SHARE * count * second / len(pixels)):
         return None
     encoder.halved = True
     try:
