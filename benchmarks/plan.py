@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from index import Drawn, blocks
 from measure import machine, report
 
@@ -40,10 +41,10 @@ TYPES = ("hnsw", "ivfpq")
 class Measured:
     """encoded, rows, sent: pictures a second of this machine: through the towers, into files with their rows, made
     ready for Milvus by one process. row, message: bytes of a picture's row in SQLite, and of all that goes to Milvus.
-    built, size: by type of index, pictures a second and bytes of memory a picture.
+    built, size: by type of index, pictures a second that are put into a small one, and bytes of memory a picture.
     """
 
-    cores: int
+    threads: int
     dim: int
     encoded: float
     rows: float
@@ -93,10 +94,11 @@ def measure(dim: int, encoded: float, vectors: int) -> Measured:
             empty = INDEX_TYPES[kind].start
             assert empty is not None
             stored: Any = index.stored
-            built[kind] = vectors / seconds_of(lambda empty=empty, stored=stored: fill(empty(stored), stored))
+            trained = empty(stored)  # once, with a sample, however many pictures there are
+            built[kind] = vectors / seconds_of(lambda trained=trained, stored=stored: fill(trained, stored))
         row = index.rows.path.stat().st_size / vectors
-    return Measured(os.cpu_count() or 1, dim, encoded, vectors / rows_seconds, row, len(some) / sent_seconds, message,
-                    built, {kind: INDEX_TYPES[kind].memory(dim) for kind in TYPES})
+    return Measured(torch.get_num_threads(), dim, encoded, vectors / rows_seconds, row, len(some) / sent_seconds,
+                    message, built, {kind: INDEX_TYPES[kind].memory(dim) for kind in TYPES})
 
 
 def seconds_of(work: Any) -> float:
@@ -111,7 +113,8 @@ def plan(measured: Measured, pictures: int, memory: float) -> list[str]:
         return f"{pictures / rate / 3600:,.0f} machine-hours"
 
     lines = [
-        f"{pictures:,} pictures, vectors of {measured.dim} numbers, machines of {measured.cores} cores as this one:",
+        f"{pictures:,} pictures, vectors of {measured.dim} numbers, machines as this one with {measured.threads} thread"
+        f"{'s' if measured.threads > 1 else ''}:",
         f"  encoding at {measured.encoded:,.0f} a second: {hours(measured.encoded)}; 100 such machines: "
         f"{pictures / measured.encoded / 360_000 / 24:,.1f} days",
         f"  vectors: {pictures * measured.dim * 4 / 1e9:,.0f} GB on the disk",
@@ -124,8 +127,8 @@ def plan(measured: Measured, pictures: int, memory: float) -> list[str]:
         size = pictures * measured.size[kind] / 1e9
         shards = math.ceil(size / (memory * MEMORY_SHARE))
         built = measured.built[kind]
-        lines.append(f"  {kind}: {measured.size[kind]:,.0f} bytes a picture, {size:,.0f} GB of memory, {shards} shards "
-                     f"of {memory:,.0f} GB; built at {built:,.0f} a second: {hours(built)}")
+        lines.append(f"  {kind}: {measured.size[kind]:,.0f} bytes a picture, {size:,.0f} GB of memory, {shards} x "
+                     f"{memory:,.0f} GB; filled at {built:,.0f} a second: {hours(built)}")
     return lines
 
 
