@@ -121,9 +121,11 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
     if server is not None:
         from densecap_search.workflows.ask_server import ask_server
 
-        found = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort,
-                           stacks=stacks if stacks is not None else not (as_json or output))
-        _tell_found(Query(caption or ""), found, output, spreadsheet, as_json)
+        answer = ask_server(server, caption or "", k, mode=mode, must=must, where=where, sort=sort,
+                            stacks=stacks if stacks is not None else not (as_json or output))
+        if answer.note:
+            click.echo(printable(answer.note), err=True)
+        _tell_found(Query(caption or ""), answer.hits, output, spreadsheet, as_json)
         return
     model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
     check_index(index_folder)
@@ -143,7 +145,7 @@ def search(context: click.Context, index_folder: str | None, caption: str | None
         _search_file(searcher, queries, k, mode, narrowed, sort, output, spreadsheet, as_json)
         return
     asked = Query(caption or "", image, also, without)
-    if mode != "words":
+    if searcher.mode(mode) != "words":
         from densecap_search.model.letters import letters_hint
 
         if unread := letters_hint(searcher.encoder.tokenizer, " ".join(text for _, text in asked.texts)):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from densecap_search.collection.walk import is_picture
@@ -20,7 +21,15 @@ _USUAL = re.compile(r"(.*[_\- ])?(images?|imgs?|pictures?|pics|photos?|jpe?gs?|d
 _OF_TABLES = re.compile(r"annotations?|captions?|labels?|metadata|meta|tables?|csv|json", re.IGNORECASE)
 _UPLOADED = re.compile(r"[0-9a-f]{8}-")  # what Label Studio puts before the name of an uploaded file
 
-Located = tuple[str, str]  # the folder in which a cell was looked up, and the file
+
+class Located(NamedTuple):
+    """The folder in which a cell was looked up, the picture's path, and a number that links to one file share."""
+
+    folder: str
+    image: str
+    file: int
+
+
 Listing = Callable[[str], dict[str, str]]  # a folder → its names by their composed form
 
 
@@ -48,13 +57,13 @@ def locate(values: Iterable[str], folders: Sequence[Path], pictures: Callable[[]
     located: dict[str, Located | str] = {}
     for value in dict.fromkeys(values):
         tried = ((place, _at(place, value, listing)) for place in places)
-        located[value] = next(((place, image) for place, image in tried if image is not None), "")
-    ways = Counter(place[0] for place in located.values() if not isinstance(place, str))
+        located[value] = next((Located(place, *image) for place, image in tried if image is not None), "")
+    ways = Counter(place.folder for place in located.values() if not isinstance(place, str))
     missing = [value for value, place in located.items() if place == ""]
     if missing:
-        taken = {place[1] for place in located.values() if not isinstance(place, str)}
+        taken = {place.image for place in located.values() if not isinstance(place, str)}
         for value, image in _by_name(missing, pictures(), taken).items():
-            located[value] = (places[0], image) if Path(image).is_absolute() else image
+            located[value] = Located(places[0], image, file_number(image)) if Path(image).is_absolute() else image
             ways["by name"] += Path(image).is_absolute()
     return located, ways
 
@@ -127,16 +136,34 @@ def _plain(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _at(folder: str, value: str, listing: Listing) -> str | None:
-    """The file at a path: as written, trimmed, with Windows' separators, in the other Unicode form of any part."""
+def file_number(image: str) -> int:
+    """The same number for all paths, hard links and symbolic ones, to one file."""
+    try:
+        return _number_of(os.stat(image), image)  # noqa: PTH116
+    except (OSError, ValueError):
+        return hash(image)
+
+
+def _number_of(status: os.stat_result, image: str) -> int:
+    """With size and time, for some network disks number files anew; of those that number none, the path's."""
+    if not status.st_ino:
+        return hash(image)
+    return hash((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+def _at(folder: str, value: str, listing: Listing) -> tuple[str, int] | None:
+    """The file at a path, and its number: as written, trimmed, with Windows' separators, in the other Unicode form of
+    any part."""
     for spelling in _spellings(value):
         try:  # os.path, not pathlib: a table may have millions of rows
             place = os.path.abspath(os.path.join(folder, os.path.expanduser(spelling)))  # noqa: PTH111, PTH118
-            if stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116
-                return place
+            status = os.stat(place)  # noqa: PTH116
+            if stat.S_ISREG(status.st_mode):
+                return place, _number_of(status, place)
         except (OSError, ValueError):  # over-long names, NUL bytes, half characters
             continue
-    return None if value.isascii() else _in_any_form(folder, value, listing)
+    other = None if value.isascii() else _in_any_form(folder, value, listing)
+    return None if other is None else (other, file_number(other))
 
 
 def _spellings(value: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ from densecap_search.collection import (
     webdataset,
 )
 from densecap_search.collection.left_out import left_out
-from densecap_search.collection.places import usual_folders
+from densecap_search.collection.places import file_number, usual_folders
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.rows import image_id, make_records
 from densecap_search.collection.source import Row, Rows, Source
@@ -209,10 +209,13 @@ def _collection(source: Source, records: Sequence[Record], skipped: Sequence[Ski
 
 def _with_the_unnamed(records: list[Record], source: Source) -> list[Record]:
     """The records of a table, and the pictures beside it that it does not name, without captions."""
-    named = {os.path.realpath(record.image) for record in records}
+    named = {file_number(str(record.image)) for record in records}
     ids = {record.image_id for record in records}
-    others = [path for pair in source.pictures if not isinstance(pair, Skipped)
-              and os.path.realpath(path := pair[0]) not in named]
+    others = []
+    for found in source.pictures:
+        if not isinstance(found, Skipped) and (number := file_number(str(found[0]))) not in named:
+            named.add(number)
+            others.append(found[0])
     if not others:
         return records
     source.notes.append(f"{len(others)} pictures there are not named, so they have no caption")

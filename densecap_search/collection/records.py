@@ -9,10 +9,13 @@ from pathlib import Path
 from densecap_search.errors import CollectionError
 from densecap_search.files import hash_text
 
+NO_TIME = -1  # in place of a file's time of change, where it must be read again to know that it has not changed
+
 
 @dataclass(frozen=True)
 class Content:
-    """What a file held when it was read: a hash of its bytes, its size in bytes, its time of change in nanoseconds."""
+    """What a file held when it was read: a hash of its bytes, its size in bytes, its time of change in nanoseconds (or
+    NO_TIME)."""
 
     hash: str
     size: int

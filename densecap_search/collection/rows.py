@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from densecap_search.collection.places import is_address, locate
+from densecap_search.collection.places import Located, is_address, locate
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.collection.source import Row
 from densecap_search.collection.splits import most_held_out, normal_split
@@ -73,8 +73,9 @@ def make_records(
     located, ways = locate((cell for cell in cells.values() if cell is not None and cell.strip()), folders, pictures)
     _tell_places(ways, folders[0], path, notes)
     skipped: list[Skipped] = []
-    drafts: dict[Path, _Draft] = {}
+    drafts: dict[int, _Draft] = {}  # by file: links to a picture are that picture
     numbers: list[int] = []
+    linked = 0
     for number, row in rows:
         record = row if isinstance(row, Skipped) else _record(row, number, cells[number], located, folders[0], columns)
         if not isinstance(record, Skipped) and excluded(str(record.image)):
@@ -83,7 +84,9 @@ def make_records(
             skipped.append(record)
             continue
         numbers += _not_a_number(row, columns) * [number]
-        _add(drafts, record)
+        linked += not _add(drafts, found[cells[number]].file, record)
+    if linked:
+        notes.append(f"{_count(linked, 'row')} of links to pictures that are there already")
     _refuse_addresses(drafts, skipped, path)
     _tell_rows(drafts.values(), numbers, notes)
     return [_finished(draft) for draft in drafts.values()], skipped
@@ -181,7 +184,7 @@ def _cell(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _record(row: Row, number: int, cell: str | None, located: Mapping[str, tuple[str, str] | str], folder: Path,
+def _record(row: Row, number: int, cell: str | None, located: Mapping[str, Located | str], folder: Path,
             columns: _Columns) -> Record | Skipped:
     value = row.get(columns.image)
     if cell is None or not cell.strip():
@@ -195,8 +198,8 @@ def _record(row: Row, number: int, cell: str | None, located: Mapping[str, tuple
         return Skipped(cell, place, number)
     used = {columns.image, *group, *columns.own.values()}
     return Record(
-        image_id=own.get("id") or image_id(place[1], os.path.abspath(folder), place[0]),
-        image=Path(place[1]),
+        image_id=own.get("id") or image_id(place.image, os.path.abspath(folder), place.folder),
+        image=Path(place.image),
         captions=captions,
         split=normal_split(own.get("split")),
         group=own.get("group"),
@@ -261,20 +264,23 @@ def _not_a_number(row: Row | Skipped, columns: _Columns) -> bool:
     return not isinstance(row, Skipped) and any(_is_nan(row.get(name)) for group in columns.captions for name in group)
 
 
-def _add(drafts: dict[Path, _Draft], record: Record) -> None:
-    draft = drafts.get(record.image)
+def _add(drafts: dict[int, _Draft], file: int, record: Record) -> bool:
+    """Whether the picture is new, or known by the same path."""
+    draft = drafts.get(file)
     if draft is None:
-        draft = drafts[record.image] = _Draft(record, dict.fromkeys(record.captions), list(record.rows))
+        draft = drafts[file] = _Draft(record, dict.fromkeys(record.captions), list(record.rows))
     else:
         draft.captions.update(dict.fromkeys(record.captions))
         draft.rows.extend(record.rows)
         draft.record = replace(draft.record, columns={**record.columns, **draft.record.columns})
     draft.blank += record.rows if not record.captions else ()
-    for word in ("image_id", "split", "group", "burst"):
+    same_path = draft.record.image == record.image
+    for word in ("image_id", "split", "group", "burst") if same_path else ("split", "group", "burst"):
         value = getattr(record, word)
         said = draft.said.setdefault(word, [])
         if value is not None and value not in said:
             said.append(value)
+    return same_path
 
 
 def _finished(draft: _Draft) -> Record:
@@ -310,7 +316,7 @@ def _tell_rows(drafts: Iterable[_Draft], numbers: Sequence[int], notes: list[str
         notes.append(f"{_count(len(numbers), 'row')} with NaN for a caption, that is none ({_rows(numbers)})")
 
 
-def _refuse_addresses(drafts: Mapping[Path, _Draft], skipped: Sequence[Skipped], path: Path) -> None:
+def _refuse_addresses(drafts: Mapping[int, _Draft], skipped: Sequence[Skipped], path: Path) -> None:
     if not drafts and any(is_address(skip.path) for skip in skipped):
         raise CollectionError(f"{path}: {FETCH}")
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from densecap_search.collection.images import not_a_picture
-from densecap_search.collection.records import Collection, Content, Record, Skipped
+from densecap_search.collection.records import NO_TIME, Collection, Content, Record, Skipped
 from densecap_search.files import hash_file
 from densecap_search.talk import SILENT, Talk
+
+RACY = 2_000_000_000  # nanoseconds: a file changed just before it was read may change again within a tick of its clock
 
 
 def default_workers() -> int:
@@ -68,11 +72,29 @@ def _with_content(record: Record) -> Record | Skipped:
     if broken is not None:
         return broken
     try:
-        before = record.image.stat()
-        content = Content(hash_file(record.image), before.st_size, before.st_mtime_ns)
+        return replace(record, content=content_of(record.image))
     except OSError as error:
         return Skipped(str(record.image), error.strerror or type(error).__name__)
-    return replace(record, content=content)
+
+
+def content_of(path: Path) -> Content:
+    """What a file holds now. Its time is NO_TIME where it changed so lately that another change may not show in it."""
+    before, started = path.stat(), time.time_ns()
+    lately = before.st_mtime_ns >= started - RACY
+    return Content(hash_file(path), before.st_size, NO_TIME if lately else before.st_mtime_ns)
+
+
+def changed_since(path: Path, content: Content) -> Skipped | None:
+    """None where a file is still what was read of it; called after it was decoded, so that what has been made of it
+    is never kept under the hash of what it held before."""
+    try:
+        status = path.stat()
+        same_time = (status.st_size, status.st_mtime_ns) == (content.size, content.modified)
+        if same_time or hash_file(path) == content.hash:
+            return None
+    except OSError as error:
+        return Skipped(str(path), error.strerror or type(error).__name__)
+    return Skipped(str(path), "the file has changed since it was read; run the command again")
 
 
 def with_contents(collection: Collection, *, talk: Talk = SILENT, workers: int | None = None) -> Collection:

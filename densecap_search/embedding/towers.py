@@ -20,7 +20,7 @@ from torch import Tensor
 from densecap_search.collection.images import use_image
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.content import ahead
+from densecap_search.embedding.content import ahead, changed_since
 from densecap_search.embedding.texts import heads_of
 from densecap_search.embedding.tower_rows import Computed, blocks, check_finite, find_rows, stack
 from densecap_search.model.device import HALVED, streams
@@ -70,7 +70,7 @@ def open_pictures(
 
     keep_bytes: how much memory the pixels may take that are kept, so that nothing need be decoded again.
     """
-    loaded = ahead(lambda record: read_pixels(encoder, record.image), records, workers)
+    loaded = ahead(partial(_pixels_of, encoder), records, workers)
     found = Opened([], (), {})
     skipped: list[Skipped] = []
     for record, pixels in zip(records, talk.each(loaded, "checking", len(records), "pictures"), strict=True):
@@ -115,10 +115,10 @@ def _of_images(
     reasons: dict[str, str] = {}  # by path, of the files that cannot be opened
 
     def compute(missing: Sequence[int]) -> Iterator[Computed]:
-        paths = [records[row].image for row in missing]
-        in_streams = encoder.device.type == "cpu" and len(paths) >= PASS and workers != 0
-        for places, outputs, broken in (_in_streams(encoder, paths) if in_streams else
-                                        _one_after_the_other(encoder, paths, workers)):
+        asked = [records[row] for row in missing]
+        in_streams = encoder.device.type == "cpu" and len(asked) >= PASS and workers != 0
+        for places, outputs, broken in (_in_streams(encoder, asked) if in_streams else
+                                        _one_after_the_other(encoder, asked, workers)):
             reasons.update({skip.path: skip.reason for skip in broken})
             yield Computed([missing[place] for place in places], outputs, len(places) + len(broken))
 
@@ -131,18 +131,18 @@ def _of_images(
     return rows, skipped, encoded
 
 
-Encoded = tuple[list[int], Array, list[Skipped]]  # places in paths, tower outputs, what could not be opened
+Encoded = tuple[list[int], Array, list[Skipped]]  # places in records, tower outputs, what could not be opened
 
 
-def _one_after_the_other(encoder: DualEncoder, paths: Sequence[Path], workers: int | None) -> Iterator[Encoded]:
+def _one_after_the_other(encoder: DualEncoder, records: Sequence[Record], workers: int | None) -> Iterator[Encoded]:
     """Decoded ahead by threads, encoded batch by batch with all that the device has."""
-    passes = len(paths) >= PASS or encoder.halved
+    passes = len(records) >= PASS or encoder.halved
     outputs_of = encoder.image_pass() if passes else partial(encoder.tower_outputs, "image")
-    for places, pixels, broken in pixel_batches(encoder, paths, encoder.image_batch, workers):
+    for places, pixels, broken in pixel_batches(encoder, records, encoder.image_batch, workers):
         yield places, outputs_of(pixels).cpu().numpy() if places else np.empty((0, 0), np.float32), broken
 
 
-def _in_streams(encoder: DualEncoder, paths: Sequence[Path]) -> Iterator[Encoded]:
+def _in_streams(encoder: DualEncoder, records: Sequence[Record]) -> Iterator[Encoded]:
     """Every core decodes and encodes batches of its own.
 
     None waits for another in every layer, as those do that share a batch, nor for pictures to be decoded.
@@ -155,7 +155,7 @@ def _in_streams(encoder: DualEncoder, paths: Sequence[Path]) -> Iterator[Encoded
         places: list[int] = []
         broken: list[Skipped] = []
         for place in batch:
-            found = read_pixels(encoder, paths[place])
+            found = _pixels_of(encoder, records[place])
             if isinstance(found, Skipped):
                 broken.append(found)
             else:
@@ -165,7 +165,7 @@ def _in_streams(encoder: DualEncoder, paths: Sequence[Path]) -> Iterator[Encoded
         return places, outputs_of(pixels).numpy() if places else np.empty((0, 0), np.float32), broken
 
     with streams() as (count, begin):
-        batches = [range(at, min(at + size, len(paths))) for at in range(0, len(paths), size)]
+        batches = [range(at, min(at + size, len(records))) for at in range(0, len(records), size)]
         yield from ahead(work, batches, count, window=2 * count, begin=begin)
 
 
@@ -215,9 +215,17 @@ def picture_patches(encoder: DualEncoder, path: Path) -> tuple[Array, tuple[int,
     return encoder.patches(pixels[None])[0].cpu().numpy(), size, (pixels.shape[1], pixels.shape[2])
 
 
-def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, workers: int | None
+def _pixels_of(encoder: DualEncoder, record: Record) -> Tensor | Skipped:
+    """The same of a record that was read before, whose file still holds what it held then."""
+    pixels = read_pixels(encoder, record.image)
+    if isinstance(pixels, Skipped) or record.content is None:
+        return pixels
+    return changed_since(record.image, record.content) or pixels
+
+
+def pixel_batches(encoder: DualEncoder, records: Sequence[Record], batch_size: int, workers: int | None
                   ) -> Iterator[tuple[list[int], Tensor, list[Skipped]]]:
-    """Decoded ahead by threads: (places in paths, pixels uint8 [b, 3, H, W], what could not be opened).
+    """Decoded ahead by threads: (places in records, pixels uint8 [b, 3, H, W], what could not be opened).
 
     The pixels of all batches lie in the same memory: use them before the next batch is asked for. Memory of its own
     for every batch leaves holes that grow with the number of pictures.
@@ -225,14 +233,14 @@ def pixel_batches(encoder: DualEncoder, paths: Sequence[Path], batch_size: int, 
     places: list[int] = []
     broken: list[Skipped] = []
     pixels = encoder.room_for(batch_size)
-    loaded = ahead(lambda path: read_pixels(encoder, path), paths, workers, window=max(AHEAD, 2 * batch_size))
+    loaded = ahead(partial(_pixels_of, encoder), records, workers, window=max(AHEAD, 2 * batch_size))
     for place, result in enumerate(loaded):
         if isinstance(result, Skipped):
             broken.append(result)
         else:
             pixels[len(places)] = result
             places.append(place)
-        if len(places) + len(broken) == batch_size or place == len(paths) - 1:
+        if len(places) + len(broken) == batch_size or place == len(records) - 1:
             yield places, pixels[: len(places)], broken
             places, broken = [], []
 

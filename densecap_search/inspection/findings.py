@@ -198,6 +198,13 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
                       _number(geometry.same_when_cut, "caption is", "captions are")
                       + " equal to another up to the end of the window",
                       "choose a longer window with --context-length: to this model they are the same caption")
+    unknown = geometry.unknown_words
+    if unknown.unread:
+        yield Finding("unknown words", unknown.unread,
+                      f"{100 * unknown.unread / unknown.captions:.1f} % of the captions, {unknown}",
+                      "describe these pictures in the language that the model was trained on (the starter: English "
+                      "only), or choose a model that reads theirs",
+                      tuple(Example(note=" ".join(text.split())[:200]) for text in unknown.examples))
     near = geometry.near
     if near.groups:
         count = sum(len(group) for group in near.groups)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from densecap_search.embedding.texts import embed_texts
 from densecap_search.embedding.towers import token_keys
 from densecap_search.inspection.duplicates import Near, near
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.letters import UnknownWords
 from densecap_search.model.segments import Ints, Truncation
 from densecap_search.model.window import longest_window
 from densecap_search.talk import SILENT, Talk
@@ -65,6 +66,7 @@ class Geometry:
     share; shares: of pairs at least this similar, percent. hardest: percentiles of each caption's most similar
     companion, in the whole collection; hardest_in_batch: their mean in a random batch. near: rows of captioned
     records whose captions have at least NEAR_COSINE; its pairs are the most similar of all, near or not.
+    unknown_words: of different captions, those that hold words or signs that the model's vocabulary lacks.
     batch_size, logit_scale: what solved was asked for; a batch holds at most the different captions that there are.
     """
 
@@ -89,6 +91,7 @@ class Geometry:
     batch_size: int
     solved: float
     predictions: tuple[Prediction, ...]
+    unknown_words: UnknownWords = field(default_factory=UnknownWords)
 
 
 def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str, batch_size: int, logit_scale: float,
@@ -100,6 +103,8 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
     records = collection.captioned
     captions = list(dict.fromkeys(caption for record in records for caption in record.captions))
     lengths, keys = token_keys(encoder, captions)
+    unknown = UnknownWords()
+    unknown.add(encoder.tokenizer, captions)
     length_of = dict(zip(captions, lengths, strict=True))
     every = [caption for record in records for caption in record.captions]
     tokens = [length_of[caption] for caption in every]
@@ -128,6 +133,7 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
         hardest_in_batch=_hardest_in_batch(vectors, batch_size),
         near=_near(vectors, companions, hardest, rows, len(records)),
         logit_scale=logit_scale, batch_size=min(batch_size, len(vectors)), solved=solved, predictions=predictions,
+        unknown_words=unknown,
     )
 
 

@@ -22,8 +22,8 @@ from densecap_search.collection.mended import CUT
 from densecap_search.collection.perceptual import SIDE, difference_hash
 from densecap_search.collection.records import Record, Skipped
 from densecap_search.embedding.cache import RowCache
-from densecap_search.embedding.content import ahead
-from densecap_search.files import cache_folder, hash_file
+from densecap_search.embedding.content import ahead, changed_since, content_of
+from densecap_search.files import cache_folder
 from densecap_search.talk import SILENT, Talk
 
 SMALL, STRIP = 32, 5.0  # pixels of the shorter side; length by width
@@ -65,13 +65,16 @@ def look_at_pictures(records: Sequence[Record], *, max_pixels: int | None = None
         if broken is not None:
             return broken
         try:
-            content = hash_file(record.image)
+            content = content_of(record.image)
         except OSError as error:
             return Skipped(str(record.image), error.strerror or type(error).__name__)
-        if content in cache:
-            return content, cache[content]
+        if content.hash in cache:
+            return content.hash, cache[content.hash]
         seen = use_image(record.image, _outlines, min_side=SIDE, max_pixels=limit)
-        return seen if isinstance(seen, Skipped) else (content, _row(*seen, _size(record.image)))
+        if isinstance(seen, Skipped):
+            return seen
+        row = _row(*seen, _size(record.image))
+        return changed_since(record.image, content) or (content.hash, row)
 
     hashes: dict[str, str] = {}
     codes: dict[str, int] = {}

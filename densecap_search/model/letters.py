@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SHOWN = 5  # unknown words in a message
@@ -59,9 +60,36 @@ def letters_hint(tokenizer: Any, caption: str) -> str | None:
     unknown, count = unknown_words(tokenizer, caption)
     if not unknown:
         return None
-    shown = ", ".join(unknown[:SHOWN]) + (", …" if len(unknown) > SHOWN else "")
-    return (f"the model's vocabulary does not know {len(unknown)} of {count} words or signs ({shown}), and they say "
-            "next to nothing to it; ask in the language that it was trained on (the starter: English only)")
+    return (f"the model's vocabulary does not know {len(unknown)} of {count} words or signs ({_some(unknown)}), and "
+            "they say next to nothing to it; ask in the language that it was trained on (the starter: English only)")
+
+
+@dataclass
+class UnknownWords:
+    """Of many captions: how many there are, and how many hold words that a vocabulary lacks, with some of these."""
+
+    captions: int = 0
+    unread: int = 0
+    words: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()  # captions, the first ones
+
+    def add(self, tokenizer: Any, captions: Iterable[str]) -> None:
+        """Look through more captions."""
+        for caption in captions:
+            self.captions += 1
+            unknown, _ = unknown_words(tokenizer, caption)
+            if unknown:
+                self.unread += 1
+                self.words = tuple(dict.fromkeys((*self.words, *unknown)))[: SHOWN + 1]
+                self.examples = (*self.examples, caption)[:SHOWN]
+
+    def __str__(self) -> str:
+        return (f"{self.unread} of {self.captions} captions hold words or signs that the model's vocabulary does not "
+                f"know ({_some(self.words)}), and that say next to nothing to it")
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:SHOWN]) + (", …" if len(words) > SHOWN else "")
 
 
 def _is_unknown(pieces: list[str], unknown: str | None) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from densecap_search.collection.image_types import needs
-from densecap_search.collection.records import Content, Record, Skipped
+from densecap_search.collection.records import NO_TIME, Content, Record, Skipped
 from densecap_search.embedding.content import read_contents
-from densecap_search.retrieval.rows import NO_TIME, Known, Skip
+from densecap_search.retrieval.rows import Known, Skip
 from densecap_search.talk import Talk
-
-RACY = 2_000_000_000  # nanoseconds: a file changed just before it was read may change again within a tick of its clock
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,8 @@ def read_changed(records: Sequence[Record], known: Iterable[Known], skips: Seque
         before = by_path.get(path) or bad_paths.get(path)
         hashes.append(before.hash if before is not None and _is_same(record, before) else None)
     unread = [record for record, found in zip(records, hashes, strict=True) if found is None]
-    started = time.time_ns()
     read, unreadable = read_contents(unread, talk=talk, workers=workers) if unread else ([], [])
-    fresh = {record.image_id: _timed(record.content, started) for record in read if record.content is not None}
+    fresh = {record.image_id: record.content for record in read if record.content is not None}
     good, good_hashes, still_bad, skipped = [], [], [], list(unreadable)
     for record, found in zip(records, hashes, strict=True):
         if found is None:
@@ -87,10 +83,6 @@ def _is_same(record: Record, before: Known | Skip) -> bool:
     except OSError:
         return False  # told by whoever reads it
     return before.modified == status.st_mtime_ns and before.size == status.st_size
-
-
-def _timed(content: Content, started: int) -> Content:
-    return content if content.modified < started - RACY else replace(content, modified=NO_TIME)
 
 
 def _times(records: Sequence[Record], fresh: Mapping[str, Content], by_path: Mapping[str, Known]

@@ -32,7 +32,6 @@ from densecap_search.retrieval.vectors import Numbers
 
 CURRENT, DEAD, VECTORS, THUMBNAILS = "CURRENT", "dead.npy", "vectors", "thumbnails"
 _GENERATION = re.compile(r"gen-([0-9]{1,12})")
-_WORK = ".gen-"  # what a killed update of format 1 left behind begins so
 
 
 def is_index(folder: Path) -> bool:
@@ -133,9 +132,7 @@ def undo(folder: Path) -> Path:
 
 
 def sweep_leftovers(folder: Path) -> None:
-    """Remove what killed updates left; only while no other process writes the folder."""
-    for place in folder.glob(f"{_WORK}*"):
-        shutil.rmtree(place, ignore_errors=True)
+    """Remove what killed updates left and marked as ours; what a living process still writes stays."""
     sweep(folder)
     sweep(folder / VECTORS)
 

@@ -22,13 +22,13 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from densecap_search.collection.records import NO_TIME
 from densecap_search.errors import IndexFolderError
 from densecap_search.files import HASH_BYTES
 
 Value = str | int | float
 ALIVE = 1 << 62  # in place of the generation in which a version ended
 MOST_COLUMNS = 1000  # of a user's table; SQLite takes 2,000 in all
-NO_TIME = -1  # in place of a file's time of change, where it must be read again to know that it has not changed
 # captions apart: a filter over a million rows must not read their texts. words: of captions (porter: "boats" finds
 # "boat") and file names; contentless, for the texts are in the other tables.
 SCHEMA = """

@@ -130,11 +130,13 @@ class FoundPicture(BaseModel):
 
 class SearchReply(BaseModel):
     """Hits, best first. total: pictures in the index; generation: of the index, as its folder names it; hints: what the
-    caption says that a field would say better.
+    caption says that a field would say better; note: what should be known of the caption, such as words that the model
+    cannot read.
     """
 
     hits: list[FoundPicture]
     message: str
+    note: str
     total: int
     generation: str
     hints: list[str]
@@ -281,7 +283,8 @@ class Service:
         cards = finding.cards(found.shown.searcher.newest_first(hits) if sort == "date" else hits, found.shown,
                               self.paths)
         return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total, hints=found.hints,
-                           message=finding.message(offset + 1, cards, total, sort), generation=found.shown.generation)
+                           message=finding.message(offset + 1, cards, total, sort), note=found.note,
+                           generation=found.shown.generation)
 
     async def copied(self, work: Callable[[Gallery], T]) -> T:
         """Pictures are opened by a few threads; what waits for them is bounded, what is given up is not opened."""

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from densecap_search.errors import DensecapError, ModelError
+from densecap_search.model.letters import letters_hint
 from densecap_search.model.text_encoder import TextEncoder
 from densecap_search.retrieval import queries
 from densecap_search.retrieval.explain import Explanation
@@ -51,11 +52,15 @@ class Query:
 
 @dataclass(frozen=True)
 class Found:
-    """Hits of one query from rank 1 on, and what its caption says that a field would say better."""
+    """Hits of one query from rank 1 on, and what its caption says that a field would say better.
+
+    note: what should be known of the caption; "" where there is nothing.
+    """
 
     shown: Shown
     hits: list[Hit]
     hints: list[str]
+    note: str = ""
 
 
 def check_asked(query: Query) -> Query:
@@ -91,8 +96,16 @@ def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
                         narrowed=narrowed, sort=sort)
         hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
     return [Found(shown, (_by_picture(shown, query) if query.picture else hits[id(query)])[:query.last],
-                  [f"{hint[0].upper()}{hint[1:]}." for hint in queries.hints(query.asked.caption, *FIELDS)])
-            for query in asked]
+                  [f"{hint[0].upper()}{hint[1:]}." for hint in queries.hints(query.asked.caption, *FIELDS)],
+                  _note(shown, query)) for query in asked]
+
+
+def _note(shown: Shown, query: Query) -> str:
+    """That the text tower cannot read words of a caption, where it is searched by them."""
+    if not query.asked.caption or shown.searcher.mode(query.mode) == "words":
+        return ""
+    hint = letters_hint(shown.searcher.encoder.tokenizer, query.asked.caption)
+    return f"{hint[0].upper()}{hint[1:]}." if hint else ""
 
 
 def _resolved(shown: Shown, query: Query) -> queries.Query:

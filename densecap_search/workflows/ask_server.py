@@ -8,7 +8,7 @@ import os
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -21,6 +21,13 @@ SECONDS = 120.0  # for an answer
 MOST_BYTES = 64 << 20  # of an answer
 
 
+class Answer(NamedTuple):
+    """Hits, best first, and what should be known of the caption; "" where there is nothing."""
+
+    hits: list[Hit]
+    note: str
+
+
 class _Stay(urllib.request.HTTPRedirectHandler):
     """Another address is not followed: the login is for the one that was named."""
 
@@ -29,28 +36,29 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def ask_server(server: str, caption: str, k: int, *, mode: str = "auto", must: tuple[str, ...] = (),
-               where: str | None = None, sort: str = "score", stacks: bool = False) -> list[Hit]:
+               where: str | None = None, sort: str = "score", stacks: bool = False) -> Answer:
     """The best k hits for a caption, conditions, or both. Paths of pictures are as the server shows them.
 
     Errors: ConfigError for what is no address; DensecapError where nothing answers there, or in the server's words.
     """
     asked = {"caption": caption, "mode": mode, "must": list(must), "where": where, "sort": sort, "stacks": stacks}
     hits: list[Hit] = []
+    note = ""
     while len(hits) < k:
         count = min(PAGE, k - len(hits))
-        page = _answer(server, {**asked, "count": count, "offset": len(hits)})
+        page, note = _answer(server, {**asked, "count": count, "offset": len(hits)})
         hits += page
         if len(page) < count:
             break
-    return hits
+    return Answer(hits, note)
 
 
-def _answer(server: str, asked: Mapping[str, Any]) -> list[Hit]:
+def _answer(server: str, asked: Mapping[str, Any]) -> Answer:
     request = _request(server, asked)
     try:
         with _opener(server).open(request, timeout=SECONDS) as reply:
-            hits = json.loads(reply.read(MOST_BYTES))["hits"]
-        return [_hit(one) for one in hits]
+            reply_json = json.loads(reply.read(MOST_BYTES))
+        return Answer([_hit(one) for one in reply_json["hits"]], str(reply_json.get("note", "")))
     except HTTPError as error:
         raise DensecapError(f"{server} answers: {_sentence(error)}") from error
     except (URLError, OSError, HTTPException) as error:

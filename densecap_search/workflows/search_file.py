@@ -11,6 +11,7 @@ from typing import Any
 
 from densecap_search.errors import ConfigError
 from densecap_search.files import csv_text, hash_text, json_lines, write_json
+from densecap_search.model.letters import UnknownWords
 from densecap_search.model.segments import Truncation
 from densecap_search.retrieval.hits import COLUMNS, MATCH_COLUMNS
 from densecap_search.retrieval.queries import Query, read_queries
@@ -24,13 +25,18 @@ def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str =
             sort: str = "score", first: int = 1, talk: Talk = SILENT) -> Iterator[tuple[int, Query, list[Hit]]]:
     """(number, query, hits) of each query; the numbers begin at ``first``, and queries are read as they are needed."""
     truncation = Truncation.of([], searcher.encoder.context_length)
+    unknown = UnknownWords()
     while block := list(islice(queries, BLOCK)):
         found, own = searcher.find(block, k, mode=mode, narrowed=narrowed, sort=sort)
         truncation = truncation.and_of(own)
+        if searcher.mode(mode) != "words":
+            unknown.add(searcher.encoder.tokenizer, (" ".join(text for _, text in query.texts) for query in block))
         yield from zip(range(first, first + len(block)), block, found, strict=True)
         first += len(block)
     if truncation.longer:
         talk.say(str(truncation))
+    if unknown.unread:
+        talk.say(str(unknown))
 
 
 def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode: str = "auto",

@@ -15,6 +15,7 @@ from torch import ones
 from densecap_search.errors import FolderBusy
 from densecap_search.files import UNFINISHED, atomic_path, sweep, temporary_folder
 from densecap_search.locks import LOCK, locked
+from densecap_search.retrieval.index_folder import sweep_leftovers
 
 HOLDER = """
 import sys, time
@@ -76,6 +77,23 @@ def test_sweeping_touches_only_names_with_our_mark(tmp_path: Path):
     (tmp_path / f".link.a{UNFINISHED}").symlink_to(tmp_path / ".hidden")
     assert sweep(tmp_path) == 0
     assert all((tmp_path / name).exists() for name in kept)
+
+
+def test_only_what_has_our_mark_and_no_living_writer_is_swept_out_of_an_index(
+        tmp_path: Path, killed_or_not: subprocess.Popen[str]):
+    """Names as versions before gave them, which may be anything of a user's, and a writer that lives and then does not."""
+    (tmp_path / "vectors").mkdir()
+    theirs = [tmp_path / name for name in (".gen-abc", ".export.abc", ".weights.abc.tmp", f"gen-1{UNFINISHED}", "vectors/.a.f32.tmp")]
+    for place in theirs:
+        place.mkdir()
+        (place / "file").write_bytes(b"x")
+    sweep_leftovers(tmp_path)
+    assert len(unfinished(tmp_path)) == 3
+    killed_or_not.kill()
+    killed_or_not.wait()
+    sweep_leftovers(tmp_path)
+    assert unfinished(tmp_path) == [tmp_path / f"gen-1{UNFINISHED}"]
+    assert all((place / "file").exists() for place in theirs)
 
 
 def test_a_lock_is_waited_for_when_asked(tmp_path: Path, killed_or_not: subprocess.Popen[str]):

@@ -158,8 +158,7 @@ def test_rows_that_are_on_the_disk_are_no_longer_held_in_memory(tmp_path: Path):
 
 
 def test_all_batches_of_pictures_lie_in_the_same_memory(tiny, collection):
-    paths = [record.image for record in collection.records]
-    places = [pixels.untyped_storage().data_ptr() for _, pixels, _ in pixel_batches(tiny, paths, 5, 0)]
+    places = [pixels.untyped_storage().data_ptr() for _, pixels, _ in pixel_batches(tiny, collection.records, 5, 0)]
     assert len(places) == 5  # of 24 pictures
     assert len(set(places)) == 1
 

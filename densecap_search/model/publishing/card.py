@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.letters import unknown_words
 from densecap_search.model.publishing.agreement import Agreement
 from densecap_search.model.publishing.formats import Format
 
+OTHER_SCRIPTS = "红色的公共汽车 حافلة حمراء красный автобус \N{BUS}"  # a red bus in three languages and a sign
 ARROWS = {"text_to_image": "text→image", "image_to_text": "image→text"}
 
 
@@ -39,6 +41,7 @@ def write_card(folder: Path, encoder: DualEncoder, form: Format, dtype: str, agr
         f"A dual encoder for pictures and long captions, made from {encoder.name} with densecap_search."
         + (f" {facts.training}" if facts.training else ""),
         f"* window: {encoder.context_length} tokens; longer captions are cut{_long_text(encoder)}\n"
+        f"{language_of(encoder)}"
         f"* vectors: {encoder.dim} numbers of {dtype} weights; compare them by cosine\n"
         f"* preprocessing: {_preprocessing(encoder.spec.preprocess)}\n"
         f"* licence: {facts.licence}; the terms of the weights and pictures that it was trained from hold too",
@@ -53,6 +56,14 @@ def _long_text(encoder: DualEncoder) -> str:
     if encoder.spec.long_text == "cut":
         return ""
     return f" (densecap_search splits them and takes the {encoder.spec.long_text}; other libraries do not)"
+
+
+def language_of(encoder: DualEncoder) -> str:
+    """A line about what a model cannot read; empty where its vocabulary holds all."""
+    if not unknown_words(encoder.tokenizer, OTHER_SCRIPTS)[0]:
+        return ""
+    return ("* language: that of its vocabulary, which does not know words in all scripts; of what it does not know "
+            "(Chinese, Arabic or emoji, for one) captions are next to empty\n")
 
 
 def _preprocessing(settings: Mapping[str, Any]) -> str:

@@ -76,7 +76,8 @@ function makePage(about) {
       if (signal.aborted) return;
       hits.add(found.hits, { rest: found.hits.length > 0 && Math.max(...found.hits.map((hit) => hit.rank)) < found.total });
       if (about.edit && found.hits.length) teaching.found();
-      if (!offset || found.hits.length) say(offset ? found.message.replace(/^[\d,]+/, "1") : [found.message, ...found.hints].join(" "));
+      const message = offset ? found.message.replace(/^[\d,]+/, "1") : [found.message, ...found.hints].join(" ");
+      if (!offset || found.hits.length) say([found.note, message].filter(Boolean).join(" "));
       changed(found.generation, found.total);
     } catch (error) {
       if (!signal.aborted) say(told(error));
