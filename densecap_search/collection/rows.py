@@ -84,7 +84,9 @@ def make_records(
             skipped.append(record)
             continue
         numbers += _not_a_number(row, columns) * [number]
-        linked += not _add(drafts, found[cells[number]].file, record)
+        place = found[cells[number] or ""]
+        assert isinstance(place, Located)  # without one the row was skipped
+        linked += not _add(drafts, place.file, record)
     if linked:
         notes.append(f"{_count(linked, 'row')} of links to pictures that are there already")
     _refuse_addresses(drafts, skipped, path)
