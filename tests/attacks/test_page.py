@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +47,17 @@ class Server:
 
     def ask(self, method: str, path: str, body: str | bytes | None = None) -> tuple[int, dict]:
         """The status and the JSON of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, body, {"content-type": "application/json"})
-        reply = connection.getresponse()
-        return reply.status, json.loads(reply.read())
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request(method, path, body, {"content-type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())
+
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        try:
+            return self.ask("GET", "/api/health")[0] == 200
+        except OSError:
+            return False
 
     def lines(self) -> list[str]:
         """What it has said so far."""
@@ -76,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Iterator
     with found.log.open("w") as log, subprocess.Popen([*words, "serve", folder / "index", "--port", str(found.port)],
                                                       stderr=log, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: not socket.socket().connect_ex(("127.0.0.1", found.port)) and found.ask("GET", "/api/health")[0] == 200)
+            wait_until(found.is_up)
             yield found
         finally:
             process.terminate()
