@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Receive
 
@@ -317,6 +318,7 @@ def make_api(service: Service) -> FastAPI:
     api.add_exception_handler(DensecapError, _sentence)
     api.add_exception_handler(RequestValidationError, _sentence)
     api.add_exception_handler(_GoneError, _sentence)
+    api.add_exception_handler(HTTPException, _sentence)
     _add_searching(api, service)
     _add_about(api, service)
     _add_pictures(api, service)
@@ -486,6 +488,8 @@ async def _sentence(_: Request, error: Exception) -> Response:
         return PlainTextResponse("", 499)
     if isinstance(error, Busy):
         return _refused(503, str(error), {"retry-after": "1"})
+    if isinstance(error, HTTPException):  # of the framework: no such route, a body that is no JSON at all
+        return _refused(error.status_code, str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
         return _refused(422, "; ".join(_told(one) for one in error.errors()[:3]))
     return _refused(403 if isinstance(error, _ClosedError) else 422, str(error))
