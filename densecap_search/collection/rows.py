@@ -84,7 +84,7 @@ def make_records(
             skipped.append(record)
             continue
         numbers += _not_a_number(row, columns) * [number]
-        place = found[cells[number] or ""]
+        place = located[cells[number] or ""]
         assert isinstance(place, Located)  # without one the row was skipped
         linked += not _add(drafts, place.file, record)
     if linked:

@@ -57,8 +57,8 @@ def _answer(server: str, asked: Mapping[str, Any]) -> Answer:
     request = _request(server, asked)
     try:
         with _opener(server).open(request, timeout=SECONDS) as reply:
-            reply_json = json.loads(reply.read(MOST_BYTES))
-        return Answer([_hit(one) for one in reply_json["hits"]], str(reply_json.get("note", "")))
+            told = json.loads(reply.read(MOST_BYTES))
+        return Answer([_hit(one) for one in told["hits"]], str(told.get("note", "")))
     except HTTPError as error:
         raise DensecapError(f"{server} answers: {_sentence(error)}") from error
     except (URLError, OSError, HTTPException) as error:
