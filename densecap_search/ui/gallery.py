@@ -53,7 +53,7 @@ class Gallery:
         if isinstance(image, Skipped):
             return Skipped(row.image_id, image.reason)
         image.thumbnail((side, side), Image.Resampling.LANCZOS)
-        problem = _changed(row)  # again: it may have been replaced while it was opened
+        problem = changed(row)  # again: it may have been replaced while it was opened
         if problem:
             return Skipped(row.image_id, problem)
         with atomic_path(path) as temporary:
