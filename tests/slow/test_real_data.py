@@ -56,7 +56,7 @@ def test_the_starters_heads_on_flickr8k_test(real_data: Path):
 
 def test_the_heat_of_a_sentence_lies_on_the_photograph_that_it_describes(real_data: Path, tmp_path: Path):
     """Two photographs side by side, a sentence of one of them: which half is hotter? By chance in 50 % the right one."""
-    records = select_splits(read_collection(real_data / "flickr8k"), ["test"]).records[:120]
+    records = select_splits(read_collection(real_data / "flickr8k"), ["test"])[:120]
     encoder, right = load("starter"), []
     for left, other in zip(records[::2], records[1::2], strict=True):
         both = Image.new("RGB", (448, 448))
@@ -75,7 +75,7 @@ def test_the_heat_of_a_sentence_lies_on_the_photograph_that_it_describes(real_da
 
 
 def test_slightly_cropped_photographs_are_nearly_the_same_and_different_pictures_are_not(real_data: Path, tmp_path: Path):
-    records = select_splits(read_collection(real_data / "flickr8k"), ["test"]).records[:150]
+    records = select_splits(read_collection(real_data / "flickr8k"), ["test"])[:150]
     for number, record in enumerate(records[:30]):
         image = Image.open(record.image)
         left, top = image.width // 40, image.height // 40
