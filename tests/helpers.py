@@ -154,12 +154,21 @@ def write_dng(path: Path, width: int, height: int) -> None:
 
 def one_bit_png(path: Path, width: int, height: int) -> None:
     """A valid white PNG of a bit a pixel, written without holding it."""
-    row = b"\0" + b"\xff" * (width // 8)
-    packer = zlib.compressobj(9)
+    _write_png(path, width, height, b"\xff" * (width // 8), bits=1, kind=0, level=9)
+
+
+def plain_png(path: Path, side: int, colour: tuple[int, int, int]) -> None:
+    """A valid square PNG of one colour, written without holding it."""
+    _write_png(path, side, side, bytes(colour) * side, bits=8, kind=2, level=1)
+
+
+def _write_png(path: Path, width: int, height: int, line: bytes, *, bits: int, kind: int, level: int) -> None:
+    row = b"\0" + line
+    packer = zlib.compressobj(level)
     data = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))

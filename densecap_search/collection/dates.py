@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from PIL import ExifTags, Image
+from PIL import ExifTags
 
-from densecap_search.collection.image_types import register_plugins
-from densecap_search.collection.images import DECODING_ERRORS
+from densecap_search.collection.images import DECODING_ERRORS, exif_of, opened_to_read_of
 
 _DATE = re.compile(r"(\d{4})[:\-/](\d\d)[:\-/](\d\d)(?:[ T](\d\d:\d\d:\d\d))?")
 
@@ -16,12 +15,11 @@ _DATE = re.compile(r"(\d{4})[:\-/](\d\d)[:\-/](\d\d)(?:[ T](\d\d:\d\d:\d\d))?")
 def date_taken(path: Path) -> str | None:
     """``2019-05-31 14:03:59``, or the day alone: of DateTimeOriginal, DateTimeDigitized, DateTime the first.
 
-    Only the head of the file is read. None also for files that cannot be opened.
+    Nothing is decoded. None also for files that cannot be opened.
     """
-    register_plugins()
     try:
-        with Image.open(path) as image:
-            exif = image.getexif()
+        with opened_to_read_of(path) as image:
+            exif = exif_of(image)
             inner = exif.get_ifd(ExifTags.IFD.Exif)
             values = (inner.get(ExifTags.Base.DateTimeOriginal), inner.get(ExifTags.Base.DateTimeDigitized),
                       exif.get(ExifTags.Base.DateTime))

@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageFile, IptcImagePlugin
 
 from densecap_search.collection.captions import is_placeholder
-from densecap_search.collection.images import DECODING_ERRORS, opened
+from densecap_search.collection.images import DECODING_ERRORS, exif_of, opened_to_read_of
 from densecap_search.collection.text_files import utf_8_or_cp1252, utf_16
 from densecap_search.collection.xmp import read_xmp
 
@@ -26,7 +26,7 @@ def embedded_caption(path: Path) -> str | None:
     cannot be opened: whoever opens them next says why.
     """
     try:
-        with opened(path) as image:
+        with opened_to_read_of(path) as image:
             for read in (_from_xmp, _from_iptc, _from_description, _from_comment):
                 text = _tried(read, image)
                 if text and not is_placeholder(text):
@@ -46,7 +46,7 @@ def _tried(read: Callable[[Image.Image], str | None], image: Image.Image) -> str
 
 
 def _from_xmp(image: Image.Image) -> str | None:
-    packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or image.getexif().get(_XMP)
+    packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or exif_of(image).get(_XMP)
     if not packet:
         return None
     return read_xmp(packet)[0]
@@ -60,13 +60,13 @@ def _from_iptc(image: Image.Image) -> str | None:
 
 
 def _from_description(image: Image.Image) -> str | None:
-    text = image.getexif().get(_DESCRIPTION)
+    text = exif_of(image).get(_DESCRIPTION)
     # Pillow reads the field as Latin-1, whatever was written
     return utf_8_or_cp1252(text.encode("latin-1", "replace")) if isinstance(text, str) else None
 
 
 def _from_comment(image: Image.Image) -> str | None:
-    exif = image.getexif()
+    exif = exif_of(image)
     data = exif.get_ifd(_EXIF_IFD).get(_USER_COMMENT)
     if not isinstance(data, bytes):
         return None

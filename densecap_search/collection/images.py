@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from densecap_search.collection.image_types import RAW_SUFFIXES, needs, picture_formats, register_plugins
-from densecap_search.collection.mended import CUT, completed, may_be_cut, without_text
+from densecap_search.collection.mended import CUT, completed, may_be_cut, without_pixels, without_text
 from densecap_search.collection.records import Skipped
 from densecap_search.errors import CollectionError
 from densecap_search.files import is_file, open_file, read_bytes
@@ -58,8 +60,13 @@ def use_image(path: Path, use: Callable[[Image.Image], T], *, min_side: int | No
     as fit, whatever the number of threads. ``use`` opens no other picture and keeps none.
     """
     with ExitStack() as held:
-        image = _decoded(path, min_side, max_pixels, held)
-        return image if isinstance(image, Skipped) else use(image)
+        return _used(path, use, min_side, max_pixels, held)  # the picture is gone before its memory counts as free
+
+
+def _used(path: Path, use: Callable[[Image.Image], T], min_side: int | None, max_pixels: int, held: ExitStack
+          ) -> T | Skipped:
+    image = _decoded(path, min_side, max_pixels, held)
+    return image if isinstance(image, Skipped) else use(image)
 
 
 def _decoded(path: Path, min_side: int | None, max_pixels: int, held: ExitStack) -> Image.Image | Skipped:
@@ -133,6 +140,21 @@ def opened(path: Path) -> Iterator[Image.Image]:
         yield image
 
 
+@contextmanager
+def opened_to_read_of(path: Path) -> Iterator[Image.Image]:
+    """As :func:`opened`, for what is written beside the pixels: those of a PNG are left out."""
+    with open_file(path) as file:
+        said = without_pixels(file)
+        file.seek(0)
+        with _whatever_it_says(file if said is None else io.BytesIO(said)) as image:
+            yield image
+
+
+def exif_of(image: Image.Image) -> Image.Exif:
+    """A picture's EXIF block; Pillow would decode a PNG that has none to look for it."""
+    return image.getexif() if image.format != "PNG" or "exif" in image.info else Image.Exif()
+
+
 def _whatever_it_says(file: IO[bytes]) -> Image.Image:
     """As :func:`open_stream`; where Pillow refuses a PNG for what is written in it, without that."""
     try:
@@ -169,12 +191,21 @@ class Reserve:
         try:
             yield
         finally:
+            if count >= _GIVEN_BACK:
+                _give_back()
             with self._changed:
                 self._held -= count
                 self._changed.notify_all()
 
 
 IN_FLIGHT = Reserve(1 << 30)  # of decoded pictures
+_GIVEN_BACK = 1 << 27  # bytes of a picture from which on its memory is given back to the system
+
+
+def _give_back() -> None:
+    """glibc keeps what a thread frees for that thread: of each that decoded a large picture, the size of one."""
+    if sys.platform.startswith("linux") and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _bytes_of(image: Image.Image) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -13,6 +15,7 @@ from PIL import Image
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")  # no pixels; Pillow refuses a picture whose texts unpack to over 1 MB
+_MOST_SAID = 1 << 24  # bytes of a PNG that are not its pixels
 _END_OF_JPEG = b"\xff\xd9"
 _TAIL = 1 << 16  # bytes in which a JPEG's end is looked for: programs write behind it
 _DECODED = 0.95  # of its rows, from which on a cut JPEG is a picture
@@ -28,6 +31,23 @@ def without_text(data: bytes) -> bytes | None:
     if not data.startswith(_PNG):
         return None
     return _PNG + b"".join(data[start:end] for kind, start, end in _chunks(data) if kind not in _TEXTS)
+
+
+def without_pixels(file: IO[bytes]) -> bytes | None:
+    """What a PNG says beside its pixels, wherever in the file, as a PNG whose pixels are missing; None of other files.
+
+    Pillow decodes a PNG, all of it, when it is asked for EXIF or for texts that may stand behind the pixels.
+    """
+    if file.read(len(_PNG)) != _PNG:
+        return None
+    said, kind = bytearray(_PNG), b""
+    while kind != b"IEND" and len(said) < _MOST_SAID and len(header := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", header)
+        if kind in (b"IDAT", b"IEND") or length > _MOST_SAID:
+            file.seek(length + 4, os.SEEK_CUR)
+        else:
+            said += header + file.read(length + 4)
+    return bytes(said) + b"".join(struct.pack(">I4sI", 0, kind, zlib.crc32(kind)) for kind in (b"IDAT", b"IEND"))
 
 
 def completed(data: bytes, open_bytes: Callable[[IO[bytes]], Image.Image], draft: tuple[int, int] | None

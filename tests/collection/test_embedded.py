@@ -6,8 +6,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
+from densecap_search.collection.dates import date_taken
 from densecap_search.collection.embedded import embedded_caption
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import Reading
@@ -146,3 +147,22 @@ def test_text_files_go_before_captions_in_the_files_unless_these_are_asked_for(t
     forced = read_collection(tmp_path, Reading(format="embedded"))
     assert [record.captions for record in forced.records] == [("in the file",), ("in the other file",)]
 
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_png_says_is_read_without_its_pixels_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                       behind: bool):
+    exif = Image.Exif()
+    exif[0x010E] = "A quay at dusk."
+    exif[0x0132] = "2019:05:31 14:03:59"
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "a.png", exif=exif)
+    if behind:
+        data = (tmp_path / "a.png").read_bytes()
+        start, end = data.index(b"eXIf") - 4, data.index(b"IDAT") - 4
+        (tmp_path / "a.png").write_bytes(data[:start] + data[end:-12] + data[start:end] + data[-12:])
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "b.png")
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: pytest.fail("the pixels were decoded"))
+    assert embedded_caption(tmp_path / "a.png") == "A quay at dusk."
+    assert date_taken(tmp_path / "a.png") == "2019-05-31 14:03:59"
+    assert embedded_caption(tmp_path / "b.png") is None
+    assert date_taken(tmp_path / "b.png") is None

@@ -6,15 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import one_bit_png
+from helpers import draw_photo, one_bit_png, plain_png
 from PIL import Image
 
 from densecap_search.retrieval.index import load_index
 
 MEASURED = """
-import sys
+import os, sys
 from pathlib import Path
 from densecap_search.cli import main
+os.cpu_count = lambda: 8  # as many threads on every machine
 try:
     main(sys.argv[1:])
 finally:
@@ -40,3 +41,28 @@ def test_a_gigantic_picture_in_place_3_of_10_and_a_panorama_are_no_trouble(tmp_p
         "01.png", "02.png", *(f"{number:02}.png" for number in range(4, 10)), "10.jpg"]
     kilobytes = int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1])
     assert kilobytes < 1.5 * 2**20
+
+
+def index_kilobytes(folder: Path, model: Path) -> int:
+    """The most memory that indexing a folder took."""
+    words = ["index", folder, "--model", model, "-o", folder.with_suffix(".index")]
+    done = subprocess.run([sys.executable, "-c", MEASURED, *map(str, words)], capture_output=True, text=True, check=True)
+    assert "0 skipped" in done.stdout or "skipped" not in done.stdout
+    return int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells the most memory that was used on Linux only")
+def test_pngs_of_a_few_kilobytes_and_169_million_pixels_take_little_memory_however_many_threads_there_are(
+        tmp_path: Path, tiny_run: Path):
+    """At most 0.8 GB beyond what a small picture takes for one, 1.5 GB for six at once in eight threads."""
+    for name in ("small", "one", "six"):
+        (tmp_path / name).mkdir()
+        draw_photo(tmp_path / name / "a.png", "red", "left", "ball")
+    for number in range(6):
+        plain_png(tmp_path / "six" / f"{number}.png", 13_000, (40 * number, 100, 200))
+    (tmp_path / "one" / "0.png").hardlink_to(tmp_path / "six" / "0.png")
+    assert (tmp_path / "six" / "0.png").stat().st_size < 3e6
+    small, one, six = (index_kilobytes(tmp_path / name, tiny_run) / 1e6 for name in ("small", "one", "six"))
+    assert one - small <= 0.8
+    assert six - small <= 1.5
