@@ -85,8 +85,8 @@ def sweep(folder: Path) -> int:
     Only names that end with :data:`UNFINISHED`, and only where nobody holds their lock.
     """
     with suppress(OSError), os.scandir(folder) as entries:
-        found = [Path(entry.path) for entry in entries if entry.name.endswith(UNFINISHED) and entry.name[0] == "."]
-        return sum(_remove_unheld(path) for path in found)
+        unfinished = [Path(entry.path) for entry in entries if entry.name.endswith(UNFINISHED) and entry.name[0] == "."]
+        return sum(_remove_unheld(path) for path in unfinished)
     return 0
 
 

@@ -40,14 +40,14 @@ def inspect_collection(collection: Path, model_name: str | None, pretrained: str
     talk = terminal_talk()
     if report is not None:
         check_writable(report.absolute().parent)
-    found = read(collection, reading)
+    read_from = read(collection, reading)
     model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
 
     from densecap_search.inspection.inspect import as_json as as_object  # torch, matplotlib: not before the checks
     from densecap_search.inspection.page import inspection_page
     from densecap_search.workflows import inspect as workflow
 
-    inspection = workflow.inspect_collection(found, model, device=device, pictures=pictures, max_pixels=max_pixels,
+    inspection = workflow.inspect_collection(read_from, model, device=device, pictures=pictures, max_pixels=max_pixels,
                                              batch_size=batch_size, logit_scale=logit_scale, talk=talk)
     if as_json:
         click.echo(json_text(as_object(inspection)))
@@ -78,8 +78,8 @@ def export(collection: Path, output: Path, outside: bool, reading: Reading) -> N
     """
     from densecap_search.collection.export import export_collection
 
-    found = read(collection, reading)
+    read_from = read(collection, reading)
     inside = collection if collection.is_dir() else collection.absolute().parent
-    broken = export_collection(found, output, inside=None if outside else inside)
+    broken = export_collection(read_from, output, inside=None if outside else inside)
     tell_skipped(broken)
-    click.echo(f"{len(found) - len(broken)} pictures written to {output}")
+    click.echo(f"{len(read_from) - len(broken)} pictures written to {output}")

@@ -85,8 +85,8 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
         raise click.UsageError("--retain compares within the splits; leave out --gallery all, or ask for it apart")
     models = [named_model(None, model_name, pretrained, arch, resize, prefix=prefix),
               *(config.ModelConfig(name).resolved() for name in against)]
-    found = read(collection, reading)
-    taught = found.format == "feedback"
+    read_from = read(collection, reading)
+    taught = read_from.format == "feedback"
     if taught and by_captions:
         raise click.UsageError("answers to searches are no descriptions that could be taken apart; leave out --mode "
                                "and --protocol")
@@ -99,7 +99,7 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     if by_captions:
         from densecap_search.workflows.evaluate import run_modes
 
-        reports = run_modes(found, models, splits=wanted, protocol=protocol, whole_gallery=gallery == "all",
+        reports = run_modes(read_from, models, splits=wanted, protocol=protocol, whole_gallery=gallery == "all",
                             precision=precision, device=device, long_text=long_text, max_pixels=max_pixels,
                             talk=terminal_talk())
         tell_skipped(reports[0].skipped)
@@ -117,12 +117,12 @@ def evaluate(collection: Path, model_name: str | None, pretrained: str | None, a
     from densecap_search.workflows.evaluate import run_evaluation
 
     outcome = run_evaluation(
-        found, models, device=device, precision=precision,
+        read_from, models, device=device, precision=precision,
         splits=wanted, index=index_folder, gallery=gallery,
         slices=(*slices, *(BUILT_IN if report else ())), long_text=long_text, max_pixels=max_pixels,
         talk=terminal_talk(), retain=retained, among=gallery_of,
     )
-    tell_skipped(outcome.reports[0].skipped[len(found.skipped):])
+    tell_skipped(outcome.reports[0].skipped[len(read_from.skipped):])
     if taught and (few := few_questions(outcome.reports[0])):
         click.echo(few, err=True)
     if report:

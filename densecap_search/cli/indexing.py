@@ -89,7 +89,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     from densecap_search.files import check_writable
 
     model = named_model(output, model_name, pretrained, arch, resize, prefix=prefix)
-    found = read(collection, reading, strict=strict)
+    read_from = read(collection, reading, strict=strict)
     check_writable(output)
 
     from densecap_search.embedding.towers import choose_precision_by_trial  # torch: not before all that needs none
@@ -106,24 +106,24 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
         kept = None if rebuild else read_precision(output)
         encoder.halved = precision == "auto" and kept == HALVED
         if precision == "auto" and kept is None and processes.count == 1:
-            paths = [record.image for record in found.records]
-            choose_precision_by_trial(encoder, paths, len(found), talk)
-        talk.say(f"{model.name}, {encoder.image_precision}; {len(found)} pictures")
+            paths = [record.image for record in read_from.records]
+            choose_precision_by_trial(encoder, paths, len(read_from), talk)
+        talk.say(f"{model.name}, {encoder.image_precision}; {len(read_from)} pictures")
         return encoder
 
     wanted = Wanted(kind, name, add, prune, rebuild, strict, collection, max_pixels, trust_files=True,
                     store=store)
     if dry_run:
-        click.echo(f"{output}: {preview_update(found, model, output, wanted, talk=talk)}; nothing was written")
+        click.echo(f"{output}: {preview_update(read_from, model, output, wanted, talk=talk)}; nothing was written")
         return
     with joined() as processes:
         if processes.count > 1:
-            encode_share(processes.share(found.records), load(), talk=talk)
+            encode_share(processes.share(read_from.records), load(), talk=talk)
             processes.wait()
         if not processes.first:
             return
-    made = index_collection(found, load, model, output, wanted, talk=talk)
-    tell_skipped(made.pictures.skipped[len(found.skipped):])
+    made = index_collection(read_from, load, model, output, wanted, talk=talk)
+    tell_skipped(made.pictures.skipped[len(read_from.skipped):])
     _tell(output, made.pictures, model.name)
     if made.captions is not None:
         click.echo(str(made.captions.calibration))
@@ -151,17 +151,17 @@ def _tell(output: Path, summary: IndexSummary, model: str) -> None:
 def _list(output: Path, talk: Talk) -> None:
     from densecap_search.retrieval.index import load_index
 
-    found = load_index(output, talk=talk)
-    counts = dict(found.rows.query("SELECT source, count(*) FROM pictures GROUP BY source"))
-    rows = [[origin.name, str(counts.get(origin.name, 0)), origin.place or "-"] for origin in found.manifest.origins]
+    held = load_index(output, talk=talk)
+    counts = dict(held.rows.query("SELECT source, count(*) FROM pictures GROUP BY source"))
+    rows = [[origin.name, str(counts.get(origin.name, 0)), origin.place or "-"] for origin in held.manifest.origins]
     print_table(["collection", "pictures", "read from"], rows)
-    click.echo(f"{output}: {_described(found)}")
+    click.echo(f"{output}: {_described(held)}")
 
 
-def _described(found: ImageIndex) -> str:
-    store = f", in {found.manifest.store.place}" if found.manifest.store else ""
-    return (f"{len(found)} pictures by {found.manifest.model.name}, type {found.manifest.index_type}, "
-            f"{found.place.name}{store}")
+def _described(held: ImageIndex) -> str:
+    store = f", in {held.manifest.store.place}" if held.manifest.store else ""
+    return (f"{len(held)} pictures by {held.manifest.model.name}, type {held.manifest.index_type}, "
+            f"{held.place.name}{store}")
 
 
 def _undo(output: Path, talk: Talk) -> None:
@@ -186,6 +186,6 @@ def _remove(output: Path, name: str, talk: Talk) -> None:
 def _check(output: Path, talk: Talk) -> None:
     from densecap_search.retrieval.index import load_index
 
-    found = load_index(output, talk=talk)
-    found.check_files()
-    click.echo(f"{output} is as it was written: {_described(found)}")
+    held = load_index(output, talk=talk)
+    held.check_files()
+    click.echo(f"{output} is as it was written: {_described(held)}")

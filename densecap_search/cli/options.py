@@ -61,7 +61,7 @@ def collection_options(command: F) -> F:
         reading = config.Reading(image_column, caption_column, format, hidden, images, exclude, skip_lines)
         return command(*arguments, reading=reading, **others)
 
-    found: Any = with_reading
+    decorated: Any = with_reading
     for option in reversed((
         click.option("--image-column", metavar="NAME", help="The column that names the picture."),
         click.option("--caption-column", multiple=True, metavar="NAME", help="The column that holds the caption. "
@@ -75,25 +75,26 @@ def collection_options(command: F) -> F:
         click.option("--skip-lines", type=click.IntRange(0), metavar="N", help="Lines above a table's header."),
         click.option("--hidden", is_flag=True, help="Also pictures in hidden files and folders."),
     )):
-        found = option(found)
-    return cast(F, found)
+        decorated = option(decorated)
+    return cast(F, decorated)
 
 
 def read(path: Path, reading: config.Reading = config.BY_CONTENT, *, strict: bool = False) -> Collection:
     from densecap_search.collection.readers import read_collection
 
-    found = read_collection(path, reading)
-    for note in found.notes:
+    collection = read_collection(path, reading)
+    for note in collection.notes:
         click.echo(f"{path}: {note}", err=True)
-    tell_skipped(found.skipped)
+    tell_skipped(collection.skipped)
     if strict:
         from densecap_search.collection.images import refuse_cut
 
-        refuse_cut([record.image for record in found.records])
-    if not found.records:
-        raise DensecapError(f"{path} holds no picture that can be used; "
-                            f"{len(found.skipped)} were skipped" if found.skipped else f"{path} holds no pictures")
-    return found
+        refuse_cut([record.image for record in collection.records])
+    if not collection.records:
+        skipped = len(collection.skipped)
+        raise DensecapError(f"{path} holds no picture that can be used; {skipped} were skipped" if skipped
+                            else f"{path} holds no pictures")
+    return collection
 
 
 def check_index(place: str) -> None:

@@ -80,12 +80,12 @@ def print_modes(report: ModesReport, mode: str = "all") -> None:
     click.echo(f"Protocol {report.protocol}: {report.rule}. Weights of fused, learned from the other queries: "
                + ", ".join(f"{name} {value:.2f}" for name, value in report.weights.items()) + ".")
     rows = []
-    for name, found in report.modes.items():
+    for name, direction in report.modes.items():
         if mode in ("all", name):
-            r1, r10 = found.figures["R@1"], found.figures["R@10"]
-            figures = [f"{found.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
+            r1, r10 = direction.figures["R@1"], direction.figures["R@10"]
+            figures = [f"{direction.figures[metric].value:.{3 if metric == 'MRR' else 1}f}" for metric in PRINTED]
             intervals = [f"{each.low:.1f}–{each.high:.1f}" for each in (r1, r10)]
-            rows.append([name, *figures, f"{found.median_rank:g}", *intervals])
+            rows.append([name, *figures, f"{direction.median_rank:g}", *intervals])
     print_table(["text→image by", *PRINTED, "median rank", "R@1, 95 %", "R@10, 95 %"], rows)
     for name, differences in report.differences.items():
         if mode == "all":
@@ -115,11 +115,11 @@ def print_outcome(outcome: EvaluationOutcome, sliced: Sequence[str] = ()) -> Non
         print_reports([now, before], [now.model, before.model])
         tell(outcome.retention.comparison)
     if outcome.index:
-        found = outcome.index
-        click.echo(f"\n{found.index} ({found.index_type}, {found.gallery} pictures): text→image R@1/10/50 "
-                   + " / ".join(f"{found.found[f'R@{k}']:.1f}" for k in (1, 10, 50)) + "; by exact search "
-                   + " / ".join(f"{found.exact[f'R@{k}']:.1f}" for k in (1, 10, 50))
-                   + f"; {found.neighbours:.1f} % of the exact first ten are found.")
+        recall = outcome.index
+        click.echo(f"\n{recall.index} ({recall.index_type}, {recall.gallery} pictures): text→image R@1/10/50 "
+                   + " / ".join(f"{recall.found[f'R@{k}']:.1f}" for k in (1, 10, 50)) + "; by exact search "
+                   + " / ".join(f"{recall.exact[f'R@{k}']:.1f}" for k in (1, 10, 50))
+                   + f"; {recall.neighbours:.1f} % of the exact first ten are found.")
     parts = [part for part in outcome.reports[0].slices if part.by in sliced]
     if parts:
         click.echo("")

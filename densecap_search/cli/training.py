@@ -92,14 +92,14 @@ def finetune(collection: Path, output: Path, config_file: Path | None, resume: b
         chosen = _resumed_config(output / CONFIG, config_file, overrides, was_stopped(output))
     else:
         chosen = config.load_config(config_file, overrides)
-    found = read(collection, chosen.data.reading, strict=strict)
+    read_from = read(collection, chosen.data.reading, strict=strict)
 
     from densecap_search.training.loop import finetune as run_finetune  # torch: not before all that is checked without
 
-    summary = run_finetune(found, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
+    summary = run_finetune(read_from, chosen, output, resume=resume, strict=strict, talk=terminal_talk())
     if not first_process():
         return
-    tell_skipped(summary.skipped[len(found.skipped):])
+    tell_skipped(summary.skipped[len(read_from.skipped):])
     if summary.zero_shot and summary.kept:
         rows = [("before", summary.zero_shot.figures), (f"epoch {summary.kept_epoch}", summary.kept.figures)]
         print_epochs(rows[: 2 if summary.kept_epoch else 1])
@@ -180,24 +180,25 @@ def run_experiments(config_file: Path, output: Path | None, places: tuple[str, .
     from densecap_search.experiments.plan import load_experiment
     from densecap_search.experiments.results import summarise
 
-    found = load_experiment(config_file).with_changes(
+    experiment = load_experiment(config_file).with_changes(
         dict(_place(text) for text in places), [config.parse_setting(text) for text in settings])
-    runs = found.runs()
+    runs = experiment.runs()
     if dry_run:
         print_table(["setting", "arm", "seed", "trains on", "folder"],
                     [[run.cell, run.arm, str(run.seed), run.collection, run.folder] for run in runs])
-        click.echo(f"{len(runs)} runs; tested on {', '.join(found.tests_of(found.train_on))}.\n{found.notes}")
+        tests = ", ".join(experiment.tests_of(experiment.train_on))
+        click.echo(f"{len(runs)} runs; tested on {tests}.\n{experiment.notes}")
         return
     folder = output or Path("runs") / config_file.stem
-    outcomes = grid.run_experiment(found, folder, talk=terminal_talk())
-    rows = summarise(outcomes, found.baseline, found.expect)
-    results_page.write_reports(found, rows, outcomes, folder)
+    outcomes = grid.run_experiment(experiment, folder, talk=terminal_talk())
+    rows = summarise(outcomes, experiment.baseline, experiment.expect)
+    results_page.write_reports(experiment, rows, outcomes, folder)
     if as_json:
         for row in rows:
             click.echo(json_text(row.as_json()))
         return
     for title, own in results_page.tables(rows).items():
-        click.echo(f"\n{title}. Δ is against {found.baseline}. {results_page.warning_of(own)}")
+        click.echo(f"\n{title}. Δ is against {experiment.baseline}. {results_page.warning_of(own)}")
         print_table(results_page.header(own), [results_page.cells(row, own) for row in own])
     click.echo(f"\nWith curves: {folder / 'results.html'}; tables: results.md, results.csv, results.json")
 

@@ -59,8 +59,8 @@ def read_contents(records: Sequence[Record], *, talk: Talk = SILENT, workers: in
     """
     read: list[Record] = []
     skipped: list[Skipped] = []
-    found = ahead(_with_content, records, workers)
-    for result in talk.each(found, "reading", len(records), "pictures"):
+    results = ahead(_with_content, records, workers)
+    for result in talk.each(results, "reading", len(records), "pictures"):
         (skipped if isinstance(result, Skipped) else read).append(result)
     return read, skipped
 
@@ -100,5 +100,5 @@ def changed_since(path: Path, content: Content) -> Skipped | None:
 def with_contents(collection: Collection, *, talk: Talk = SILENT, workers: int | None = None) -> Collection:
     """The same collection, its captioned records read; those that cannot be read stay as they were."""
     read, _ = read_contents(collection.captioned, talk=talk, workers=workers)
-    found = {record.image_id: record for record in read}
-    return replace(collection, records=tuple(found.get(record.image_id, record) for record in collection.records))
+    by_id = {record.image_id: record for record in read}
+    return replace(collection, records=tuple(by_id.get(record.image_id, record) for record in collection.records))

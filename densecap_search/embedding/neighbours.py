@@ -17,7 +17,7 @@ def nearest(vectors: Array, k: int) -> Any:
     """For each row of unit vectors [N, D], the numbers of its k nearest other rows by cosine, best first [N, k]."""
     index = _exact(np.ascontiguousarray(vectors, dtype=np.float32))
     _, rows = index.search(vectors, min(k + 1, len(vectors)))
-    others = [[row for row in found if row != number][:k] for number, found in enumerate(rows.tolist())]
+    others = [[row for row in row_numbers if row != number][:k] for number, row_numbers in enumerate(rows.tolist())]
     return np.array(others, dtype=np.int64)
 
 
@@ -42,11 +42,11 @@ def near_codes(codes: Any, bits: int) -> Iterator[tuple[int, Any, Any]]:
 def _within(index: Any, queries: Any, border: float) -> Iterator[tuple[int, Any, Any]]:
     """Range search in blocks, so that memory is that of a block's results."""
     for start in range(0, len(queries), RANGE_BLOCK):
-        limits, values, found = index.range_search(queries[start:start + RANGE_BLOCK], border)
+        limits, values, numbers = index.range_search(queries[start:start + RANGE_BLOCK], border)
         for place, (low, high) in enumerate(zip(limits[:-1].tolist(), limits[1:].tolist(), strict=True)):
             if high - low > 1:  # more than itself
-                others = found[low:high] != start + place
-                yield start + place, found[low:high][others], values[low:high][others]
+                others = numbers[low:high] != start + place
+                yield start + place, numbers[low:high][others], values[low:high][others]
 
 
 

@@ -58,18 +58,18 @@ def embed_segments(encoder: TextEncoder, captions: Sequence[str], *, cached: boo
     return segments_of(encoder, text_rows(encoder, captions, cached=cached, talk=talk), captions)
 
 
-def segments_of(encoder: TextEncoder, found: TextRows, captions: Sequence[str]) -> TextRows:
+def segments_of(encoder: TextEncoder, segments: TextRows, captions: Sequence[str]) -> TextRows:
     """Tower outputs of captions → unit vectors of their segments."""
-    vectors = heads_of(encoder, "text", found.rows)
-    check_finite(vectors, [caption for number, caption in enumerate(captions) for _ in range(found.counts[number])])
-    return TextRows(vectors, found.counts, found.truncation)
+    vectors = heads_of(encoder, "text", segments.rows)
+    check_finite(vectors, [caption for number, caption in enumerate(captions) for _ in range(segments.counts[number])])
+    return TextRows(vectors, segments.counts, segments.truncation)
 
 
 def embed_texts(encoder: TextEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
                 ) -> tuple[Array, Truncation]:
     """One unit vector of each caption, float32 [N, D]: of one in several segments their mean."""
-    found = embed_segments(encoder, captions, cached=cached, talk=talk)
-    return mean_of(found.rows, found.counts), found.truncation
+    segments = embed_segments(encoder, captions, cached=cached, talk=talk)
+    return mean_of(segments.rows, segments.counts), segments.truncation
 
 
 def embed_queries(encoder: TextEncoder, captions: Sequence[str], *, cached: bool = True, talk: Talk = SILENT
@@ -78,11 +78,11 @@ def embed_queries(encoder: TextEncoder, captions: Sequence[str], *, cached: bool
     return queries_of(encoder, embed_segments(encoder, captions, cached=cached, talk=talk))
 
 
-def queries_of(encoder: TextEncoder, found: TextRows) -> TextRows:
+def queries_of(encoder: TextEncoder, segments: TextRows) -> TextRows:
     """Unit vectors of segments → those by which their captions are ranked."""
     if encoder.long_text == "best":
-        return found
-    return TextRows(mean_of(found.rows, found.counts), np.ones_like(found.counts), found.truncation)
+        return segments
+    return TextRows(mean_of(segments.rows, segments.counts), np.ones_like(segments.counts), segments.truncation)
 
 
 def heads_of(encoder: TextEncoder, tower: Tower, rows: Array) -> Array:

@@ -71,16 +71,16 @@ def open_pictures(
     keep_bytes: how much memory the pixels may take that are kept, so that nothing need be decoded again.
     """
     loaded = ahead(partial(_pixels_of, encoder), records, workers)
-    found = Opened([], (), {})
+    opened = Opened([], (), {})
     skipped: list[Skipped] = []
     for record, pixels in zip(records, talk.each(loaded, "checking", len(records), "pictures"), strict=True):
         if isinstance(pixels, Skipped):
             skipped.append(pixels)
             continue
-        found.records.append(record)
-        if (len(found.pixels) + 1) * pixels.nbytes <= keep_bytes:
-            found.pixels[record.hash] = pixels
-    return replace(found, skipped=tuple(skipped))
+        opened.records.append(record)
+        if (len(opened.pixels) + 1) * pixels.nbytes <= keep_bytes:
+            opened.pixels[record.hash] = pixels
+    return replace(opened, skipped=tuple(skipped))
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ def _in_streams(encoder: DualEncoder, records: Sequence[Record]) -> Iterator[Enc
         places: list[int] = []
         broken: list[Skipped] = []
         for place in batch:
-            found = _pixels_of(encoder, records[place])
-            if isinstance(found, Skipped):
-                broken.append(found)
+            own_pixels = _pixels_of(encoder, records[place])
+            if isinstance(own_pixels, Skipped):
+                broken.append(own_pixels)
             else:
-                own.pixels[len(places)] = found
+                own.pixels[len(places)] = own_pixels
                 places.append(place)
         pixels = own.pixels[: len(places)]
         return places, outputs_of(pixels).numpy() if places else np.empty((0, 0), np.float32), broken
@@ -207,11 +207,11 @@ def read_pixels(encoder: DualEncoder, path: Path) -> Tensor | Skipped:
 def picture_patches(encoder: DualEncoder, path: Path) -> tuple[Array, tuple[int, int], tuple[int, int]] | Skipped:
     """The parts of a picture [rows, columns, D], its width and height, and the height and width of what the tower sees;
     or why they cannot be had. Errors: ModelError where the tower tells no parts apart."""
-    found = use_image(path, lambda image: (image.size, encoder.preprocess(image)), min_side=encoder.image_size,
+    prepared = use_image(path, lambda image: (image.size, encoder.preprocess(image)), min_side=encoder.image_size,
                       max_pixels=encoder.max_pixels)
-    if isinstance(found, Skipped):
-        return found
-    size, pixels = found
+    if isinstance(prepared, Skipped):
+        return prepared
+    size, pixels = prepared
     return encoder.patches(pixels[None])[0].cpu().numpy(), size, (pixels.shape[1], pixels.shape[2])
 
 
@@ -252,8 +252,8 @@ def choose_precision_by_trial(encoder: DualEncoder, paths: Sequence[Path], count
     """
     if encoder.device.type != "cpu" or count < PASS:
         return
-    found = (read_pixels(encoder, path) for path in paths[:: max(1, len(paths) // PICTURES)][:PICTURES])
-    pixels = [one for one in found if not isinstance(one, Skipped)]
+    some = (read_pixels(encoder, path) for path in paths[:: max(1, len(paths) // PICTURES)][:PICTURES])
+    pixels = [one for one in some if not isinstance(one, Skipped)]
     if not pixels:
         return
     tried = try_precisions(encoder, torch.stack(pixels), count)

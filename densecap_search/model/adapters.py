@@ -35,10 +35,10 @@ def attach(encoder: DualEncoder, kind: str, rank: int, *, alpha: float | None = 
         slot = encoder.head_slot(tower)
         _split_attention(module)
         every = [f"{prefix}.{name}" for name in _targets(module, slot.attribute if slot else "")]
-        found = [name for name in every if only is None or re.search(only, name)]
+        layers = [name for name in every if only is None or re.search(only, name)]
         if not every:
             raise ModelError(f"the {tower} tower of {encoder.name} has no layer that {kind} adapts; use --tune full")
-        targets += found
+        targets += layers
     if not targets:
         raise ModelError(f"train.lora_targets {only!r} is in the name of no layer that {kind} adapts, such as "
                          f"{every[0]}")

@@ -39,7 +39,7 @@ def folded(tower: nn.Module, example: Tensor) -> nn.Module | None:
 def _pairs(tower: nn.Module, example: Tensor) -> list[tuple[str, str]]:
     """Names of convolutions and of the BatchNorms that take just their output, each used once in a pass."""
     made_by: dict[int, tuple[str, Tensor]] = {}  # the tensor is kept, so that its id is not given to another
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     calls: dict[str, int] = {}
 
     def note(name: str) -> Any:
@@ -48,7 +48,7 @@ def _pairs(tower: nn.Module, example: Tensor) -> list[tuple[str, str]]:
             if isinstance(module, nn.Conv2d):
                 made_by[id(output)] = (name, output)
             elif id(inputs[0]) in made_by:
-                found.append((made_by[id(inputs[0])][0], name))
+                pairs.append((made_by[id(inputs[0])][0], name))
         return hook
 
     handles = [module.register_forward_hook(note(name)) for name, module in tower.named_modules()
@@ -58,7 +58,7 @@ def _pairs(tower: nn.Module, example: Tensor) -> list[tuple[str, str]]:
     finally:
         for handle in handles:
             handle.remove()
-    return [pair for pair in found if all(calls[name] == 1 for name in pair)]
+    return [pair for pair in pairs if all(calls[name] == 1 for name in pair)]
 
 
 def _rest(norm: nn.Module) -> nn.Module:

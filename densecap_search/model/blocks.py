@@ -66,7 +66,7 @@ def _around_list(module: nn.Module, names: Iterable[str]) -> dict[str, int]:
     inside = re.compile(rf"{re.escape(where)}\.(\d+)\.")
     numbers, latest = {}, 0
     for name in names:
-        found = inside.match(name)
-        latest = int(found[1]) + 1 if found else latest
+        match = inside.match(name)
+        latest = int(match[1]) + 1 if match else latest
         numbers[name] = latest
     return numbers

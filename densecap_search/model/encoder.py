@@ -167,16 +167,16 @@ class DualEncoder:
     def lengths(self, captions: Sequence[str]) -> tuple[int, ...]:
         """The tokens that each caption would have without a window."""
         known = self._lengths  # replaced, never emptied: other threads may be reading it
-        found = {caption: known[caption] for caption in captions if caption in known}
-        missing = [caption for caption in dict.fromkeys(captions) if caption not in found]
-        found.update(zip(missing, self._count_tokens(missing), strict=True))
+        lengths = {caption: known[caption] for caption in captions if caption in known}
+        missing = [caption for caption in dict.fromkeys(captions) if caption not in lengths]
+        lengths.update(zip(missing, self._count_tokens(missing), strict=True))
         letters = sum(map(len, missing))
         if len(known) + len(missing) > KNOWN_LENGTHS or self._letters + letters > KNOWN_LETTERS:
             self._lengths, self._letters = {}, 0
         if len(missing) <= KNOWN_LENGTHS and letters <= KNOWN_LETTERS:
-            self._lengths.update((caption, found[caption]) for caption in missing)
+            self._lengths.update((caption, lengths[caption]) for caption in missing)
             self._letters += letters
-        return tuple(found[caption] for caption in captions)
+        return tuple(lengths[caption] for caption in captions)
 
     def _count_tokens(self, captions: Sequence[str]) -> list[int]:
         if self._plain_bpe:
@@ -254,8 +254,8 @@ class DualEncoder:
         Errors: ModelError where the image tower tells none apart.
         """
         with self._autocast():
-            found = forward_with_patches(self.model.visual, self._to_device(pixels))
-        return nn.functional.normalize(found.float(), dim=-1)
+            of_patches = forward_with_patches(self.model.visual, self._to_device(pixels))
+        return nn.functional.normalize(of_patches.float(), dim=-1)
 
     @property
     def resize_mode(self) -> str:

@@ -171,12 +171,12 @@ def config_from_huggingface(state: State, config: Mapping[str, Any]) -> Config:
     text, image = _tower_config(config, "text"), _tower_config(config, "vision")
     cfg = _config(state, image["num_attention_heads"], text["num_attention_heads"])
     for tower, said in (("text", text), ("vision", image)):
-        found = cfg[f"{tower}_cfg"]
-        if (said["hidden_size"], said["num_hidden_layers"]) != (found["width"], found["layers"]):
+        own = cfg[f"{tower}_cfg"]
+        if (said["hidden_size"], said["num_hidden_layers"]) != (own["width"], own["layers"]):
             raise ModelError(f"config.json does not describe these weights: {said['num_hidden_layers']} {tower} layers "
-                             f"of width {said['hidden_size']} by it, {found['layers']} of {found['width']} are there")
+                             f"of width {said['hidden_size']} by it, {own['layers']} of {own['width']} are there")
         if said["layer_norm_eps"] != _EPS:
-            found["norm_kwargs"] = {"eps": said["layer_norm_eps"]}
+            own["norm_kwargs"] = {"eps": said["layer_norm_eps"]}
     cfg["quick_gelu"] = _quick_gelu(text["hidden_act"], image["hidden_act"])
     _set_pooling(cfg["text_cfg"], text["eos_token_id"])
     size, patch = image["image_size"], cfg["vision_cfg"]["patch_size"]

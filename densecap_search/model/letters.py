@@ -50,8 +50,8 @@ def _spelled(tokenizer: Any, caption: str) -> _Spelled | None:
     if not getattr(inner, "is_fast", False):
         return None
     text = tokenizer.clean_fn(caption)
-    found = inner(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    return _Spelled(text, inner.convert_ids_to_tokens(found.input_ids), found.word_ids(), found.offset_mapping,
+    encoded = inner(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return _Spelled(text, inner.convert_ids_to_tokens(encoded.input_ids), encoded.word_ids(), encoded.offset_mapping,
                     inner.unk_token)
 
 

@@ -152,11 +152,11 @@ def _model_within(folder: Path) -> Path:
     main = folder / "refs" / "main"
     if main.is_file() and (named := within / main.read_text(encoding="utf-8").strip()).is_dir():
         return named
-    found = sorted(part for part in within.iterdir() if part.is_dir()
+    folders = sorted(part for part in within.iterdir() if part.is_dir()
                    and any((part / name).is_file() for name in _MODEL_FILES))
-    if len(found) > 1:
-        raise ModelError(f"{folder} holds several models; name one: {', '.join(part.name for part in found[:5])}")
-    return found[0] if found else folder
+    if len(folders) > 1:
+        raise ModelError(f"{folder} holds several models; name one: {', '.join(part.name for part in folders[:5])}")
+    return folders[0] if folders else folder
 
 
 def _from_schema(name: str) -> DualEncoder:

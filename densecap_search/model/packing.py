@@ -36,10 +36,10 @@ class PackedConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] → [B, C', H', W']."""
-        found: Tensor = torch.ops.mkldnn._convolution_pointwise(
+        outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(
             self._padded(x), self.weight, self.bias, self.padding, self.stride, self.dilation, self.groups,
             self.activation, self.limits, "")
-        return found
+        return outputs
 
     def _padded(self, x: Tensor) -> Tensor:
         if not self.same:
@@ -57,13 +57,13 @@ def packed(tower: nn.Module, example: Tensor) -> nn.Module | None:
     """
     made = copy.deepcopy(tower).eval().requires_grad_(False)
     try:
-        found = _convolutions(made, example)
-        for name, activation, shape in found:
+        convolutions = _convolutions(made, example)
+        for name, activation, shape in convolutions:
             follows = made.get_submodule(activation) if activation else None
             _replace(made, name, PackedConvolution(made.get_submodule(name), follows, shape))
             if activation:
                 _replace(made, activation, nn.Identity())
-        return made if found and _agree(tower, made, example) else None
+        return made if convolutions and _agree(tower, made, example) else None
     except (AttributeError, RuntimeError, NotImplementedError):  # a torch without oneDNN, or with other operators
         return None
 
@@ -84,13 +84,13 @@ def _convolutions(tower: nn.Module, example: Tensor) -> list[tuple[str, str, tup
         for handle in handles:
             handle.remove()
     names = [name for name, *_ in calls]
-    found = []
+    layers = []
     for (name, module, given, output), after in zip_longest(calls, calls[1:]):
         if type(module).__name__ not in ("Conv2d", "Conv2dSame") or names.count(name) > 1 or _is_odd(module):
             continue
         fits = after is not None and type(after[1]) in ACTIVATIONS and after[2] is output and names.count(after[0]) == 1
-        found.append((name, after[0] if after is not None and fits else "", tuple(given.shape)))
-    return found
+        layers.append((name, after[0] if after is not None and fits else "", tuple(given.shape)))
+    return layers
 
 
 def _is_odd(convolution: Any) -> bool:

@@ -50,11 +50,11 @@ def put_onto(encoder: DualEncoder, folder: Path) -> State:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             adapted = peft.get_peft_model(as_model(encoder), peft.LoraConfig(**settings))
-            found = peft.set_peft_model_state_dict(adapted, tensors)
+            put = peft.set_peft_model_state_dict(adapted, tensors)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise ModelError(f"{folder} does not fit {encoder.name}: {' '.join(str(error).split())[:300]}") from error
-    missing = [name for name in found.missing_keys if ".lora_" in name or ".modules_to_save." in name]
-    wrong = [*found.unexpected_keys, *missing]
+    missing = [name for name in put.missing_keys if ".lora_" in name or ".modules_to_save." in name]
+    wrong = [*put.unexpected_keys, *missing]
     if wrong:
         raise ModelError(f"{folder} does not fit {encoder.name}: {wrong[0]} has no counterpart")
     convert = siglip_to_custom if is_siglip(encoder) else huggingface_to_custom

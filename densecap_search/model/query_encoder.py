@@ -113,8 +113,8 @@ class QueryTokenizer:
 
     def ids(self, caption: str, window: int | None = None) -> list[int]:
         """Token numbers with the two that stand around every text; cut to a window, of which the last is the end's."""
-        found: list[int] = self._table.encode(self.cleaned(caption)).ids
-        return found if window is None or len(found) <= window else [*found[: window - 1], found[-1]]
+        numbers: list[int] = self._table.encode(self.cleaned(caption)).ids
+        return numbers if window is None or len(numbers) <= window else [*numbers[: window - 1], numbers[-1]]
 
     def spelled(self, caption: str) -> Any:
         """The caption without what stands around every text: tokens, offsets, and the words that they are of."""
@@ -137,8 +137,8 @@ class _Layer:
         return _normalise(x, self.weights[f"{self.number}.{name}"], self.shape.epsilon)
 
     def linear(self, x: Array, name: str) -> Array:
-        found: Array = x @ self.weights[f"{self.number}.{name}"] + self.weights[f"{self.number}.{name}_bias"]
-        return found
+        outputs: Array = x @ self.weights[f"{self.number}.{name}"] + self.weights[f"{self.number}.{name}_bias"]
+        return outputs
 
     def attention(self, x: Array) -> Array:
         """[L, W] → [L, W]."""
@@ -159,8 +159,8 @@ class _Layer:
 def _normalise(x: Array, norm: Array, epsilon: float) -> Array:
     centred = x - x.mean(axis=-1, keepdims=True)
     spread = np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + np.float32(epsilon))
-    found: Array = centred / spread * norm[0] + norm[1]
-    return found
+    normal: Array = centred / spread * norm[0] + norm[1]
+    return normal
 
 
 def gelu(x: Array) -> Array:
@@ -169,37 +169,37 @@ def gelu(x: Array) -> Array:
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
     erf = np.copysign(1 - series * np.exp(-z * z), x)
-    found: Array = (x * (1 + erf) / 2).astype(np.float32)
-    return found
+    active: Array = (x * (1 + erf) / 2).astype(np.float32)
+    return active
 
 
 def quick_gelu(x: Array) -> Array:
     """OpenAI's: x · σ(1.702 x)."""
     with np.errstate(over="ignore"):  # of what is nearly 0 then
-        found: Array = x / (1 + np.exp(np.float32(-1.702) * x))
-    return found
+        active: Array = x / (1 + np.exp(np.float32(-1.702) * x))
+    return active
 
 
 def _skip_head(rows: Array, weights: Weights) -> Array:
     x: Array = ((rows - weights["head.mean"]) / weights["head.std"]).astype(np.float32)
     hidden = gelu(x @ weights["head.hidden"] + weights["head.hidden_bias"])
-    found: Array = hidden @ weights["head.out"] + weights["head.out_bias"] + x @ weights["head.linear"]
-    return found
+    vector: Array = hidden @ weights["head.out"] + weights["head.out_bias"] + x @ weights["head.linear"]
+    return vector
 
 
 def _matrix(rows: Array, weights: Weights) -> Array:
-    found: Array = rows @ weights["head.matrix"]
-    return found
+    vectors: Array = rows @ weights["head.matrix"]
+    return vectors
 
 
 def _at_the_largest(x: Array, ids: Sequence[int]) -> Array:
-    found: Array = x[int(np.argmax(ids))]
-    return found
+    row: Array = x[int(np.argmax(ids))]
+    return row
 
 
 def _mean(x: Array, ids: Sequence[int]) -> Array:
-    found: Array = x.mean(axis=0)
-    return found
+    row: Array = x.mean(axis=0)
+    return row
 
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": gelu, "quick_gelu": quick_gelu}

@@ -44,22 +44,22 @@ def keep_query_encoder(encoder: DualEncoder) -> bool:
         table.no_padding()
         table.no_truncation()
         tokenizer = QueryTokenizer(table.to_str(), _unknown(encoder))
-        found = QueryEncoder(encoder.name, *made, tokenizer, context_length=encoder.context_length,
+        made_of_it = QueryEncoder(encoder.name, *made, tokenizer, context_length=encoder.context_length,
                              long_text=encoder.long_text, fingerprint=fingerprint)
-        if not agrees(found, encoder):
+        if not agrees(made_of_it, encoder):
             return False
-        write_query_encoder(found, made[1], table.to_str())
+        write_query_encoder(made_of_it, made[1], table.to_str())
     except (DensecapError, ImportError, KeyError, OSError):  # a library, a tensor or room on the disk is missing
         return False
     return True
 
 
-def agrees(found: QueryEncoder, encoder: DualEncoder) -> bool:
+def agrees(made: QueryEncoder, encoder: DualEncoder) -> bool:
     """Whether both read CHECKED as tokens of the same number, and return the same vectors before and after the head."""
-    if found.lengths(CHECKED) != encoder.lengths(CHECKED):
+    if made.lengths(CHECKED) != encoder.lengths(CHECKED):
         return False
-    rows, wanted = found.text_outputs(CHECKED), encoder.text_outputs(CHECKED)
-    vectors, wanted_vectors = found.through_head("text", rows), encoder.through_head("text", wanted)
+    rows, wanted = made.text_outputs(CHECKED), encoder.text_outputs(CHECKED)
+    vectors, wanted_vectors = made.through_head("text", rows), encoder.through_head("text", wanted)
     return min(_least_cosine(rows, wanted), _least_cosine(vectors, wanted_vectors)) >= LEAST_COSINE
 
 
@@ -154,8 +154,8 @@ def _turned(weight: Tensor) -> Array:
 
 
 def _numbers(values: Tensor) -> Array:
-    found: Array = values.detach().float().cpu().contiguous().numpy()
-    return found
+    array: Array = values.detach().float().cpu().contiguous().numpy()
+    return array
 
 
 def _unknown(encoder: DualEncoder) -> str | None:

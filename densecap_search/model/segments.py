@@ -112,13 +112,13 @@ def mean_of(vectors: Array, counts: Ints) -> Array:
     return pooled
 
 
-def best_of(found: Sequence[Sequence[tuple[int, float]]], k: int) -> list[tuple[int, float]]:
+def best_of(lists: Sequence[Sequence[tuple[int, float]]], k: int) -> list[tuple[int, float]]:
     """Hits of each segment as (row, score) → the k best rows by their best segment; equal scores in order of rows.
 
     Exact where each list holds the k best of its segment: a row that is missing there is beaten by k others.
     """
     best: dict[int, float] = {}
-    for hits in found:
+    for hits in lists:
         for row, score in hits:
             best[row] = max(score, best.get(row, score))
     return sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:k]

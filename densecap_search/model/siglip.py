@@ -171,6 +171,6 @@ def _renamed(name: str, theirs: int) -> str:
     stem, _, last = general.rpartition(".")
     for row in _NAMES:
         if row[theirs] == general or row[theirs] == f"{stem}.*":
-            found = row[1 - theirs].replace(".*", f".{last}")
-            return found if number is None else found.replace("{}", number["block"])
+            theirs_name = row[1 - theirs].replace(".*", f".{last}")
+            return theirs_name if number is None else theirs_name.replace("{}", number["block"])
     return name

@@ -69,10 +69,10 @@ def try_precisions(encoder: DualEncoder, pixels: Tensor, count: int) -> Tried | 
         encoder.halved = False
     cosines = torch.nn.functional.cosine_similarity(whole(pixels), half(pixels)).numpy()
     rounds = [(_seconds(lambda: whole(pixels)), _seconds(lambda: half(pixels))) for _ in range(ROUNDS)]
-    found = Tried(float(np.median([a / b for a, b in rounds])), float(cosines.mean()), float(cosines.min()))
+    tried = Tried(float(np.median([a / b for a, b in rounds])), float(cosines.mean()), float(cosines.min()))
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_json(place, {"times_as_fast": found.times_as_fast, "mean": found.mean, "least": found.least})
-    return found
+    write_json(place, {"times_as_fast": tried.times_as_fast, "mean": tried.mean, "least": tried.least})
+    return tried
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -48,11 +48,11 @@ def _heads(encoder: DualEncoder, blocks: int) -> Iterator[nn.Parameter]:
 def _last(encoder: DualEncoder, blocks: int) -> Iterator[nn.Parameter]:
     parameters = dict(encoder.model.named_parameters())
     for tower in TOWERS:
-        found = find_blocks(encoder, tower)
-        if blocks > found.count:
+        blocks_of = find_blocks(encoder, tower)
+        if blocks > blocks_of.count:
             raise ModelError(f"--tune last:{blocks} asks for more blocks than the {tower} tower of {encoder.name} has: "
-                             f"{found.count}; use last:{found.count} or fewer, or full")
-        yield from (parameters[name] for name, number in found.number.items() if number > found.count - blocks)
+                             f"{blocks_of.count}; use last:{blocks_of.count} or fewer, or full")
+        yield from (parameters[name] for name, number in blocks_of.number.items() if number > blocks_of.count - blocks)
 
 
 def _adapted(encoder: DualEncoder, blocks: int) -> Iterator[nn.Parameter]:
@@ -157,6 +157,6 @@ def parameter_groups(
 def _blocks_below_head(encoder: DualEncoder) -> dict[str, int]:
     below = {}
     for tower in TOWERS:
-        found = find_blocks(encoder, tower)
-        below.update({name: found.count + 1 - number for name, number in found.number.items()})
+        blocks_of = find_blocks(encoder, tower)
+        below.update({name: blocks_of.count + 1 - number for name, number in blocks_of.number.items()})
     return below

@@ -76,15 +76,15 @@ def refuse_code_of(name: str) -> None:
     _refuse_code_in(get_tokenizer_config(name), f"tokenizer_config.json of {name}")
 
 
-def _refuse_code_in(found: Any, where: str) -> None:
+def _refuse_code_in(said: Any, where: str) -> None:
     """At any depth: transformers reads towers' configurations within a model's."""
-    if isinstance(found, list):
-        for item in found:
+    if isinstance(said, list):
+        for item in said:
             _refuse_code_in(item, where)
         return
-    if not isinstance(found, dict):
+    if not isinstance(said, dict):
         return
-    for key, value in found.items():
+    for key, value in said.items():
         if key in _CODE_KEYS and value:
             raise ModelError(f"{where} asks for code of its own to be run ({key}), which is never done; only models "
                              "that need none can be used")

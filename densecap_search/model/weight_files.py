@@ -63,22 +63,22 @@ def read_tensors(path: Path) -> State:
     """The tensors of a .safetensors, .pt, .pth or .bin file, also of a TorchScript archive, by name, in float32."""
     try:
         if path.suffix == ".safetensors":
-            found: Any = load_file(path)
+            content: Any = load_file(path)
         elif _is_torchscript(path):
-            found = _read_torchscript(path)
+            content = _read_torchscript(path)
         else:
             with torch.serialization.safe_globals(_HARMLESS):
-                found = torch.load(path, map_location="cpu", weights_only=True)
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
     except Exception as error:  # torch raises many kinds; each means that the file holds more than tensors, or less
         raise ModelError(f"{path} cannot be read as plain tensors ({type(error).__name__}); "
                          "save its state_dict as .safetensors and name that file") from error
     for key in _NESTED:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)} \
-        if isinstance(found, Mapping) else {}
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)} \
+        if isinstance(content, Mapping) else {}
     if not tensors:
         raise ModelError(f"{path} holds no named tensors")
     return {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
@@ -105,12 +105,12 @@ def read_folder(folder: Path) -> State:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; anything else is an error."""
     try:
-        found = json.loads(read_bytes(path, JSON_BYTES))
+        value = json.loads(read_bytes(path, JSON_BYTES))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object")
-    return found
+    return value
 
 
 def _is_torchscript(path: Path) -> bool:

@@ -99,8 +99,8 @@ def widen(near: Callable[[Array, int], Numbers], kind: str, vectors: VectorSourc
     while True:
         shares = []
         for query, wanted in zip(asked.vectors, exact, strict=True):
-            found = search_among(vectors, near(query, effort), query[None], NEIGHBOURS)[0]
-            shares.append(len({number for number, _ in wanted} & {number for number, _ in found}) / max(1, len(wanted)))
+            ours = search_among(vectors, near(query, effort), query[None], NEIGHBOURS)[0]
+            shares.append(len({number for number, _ in wanted} & {number for number, _ in ours}) / max(1, len(wanted)))
         recall = round(float(np.mean(shares)), 4) if shares else 1.0
         if recall >= RECALL or 2 * effort > most or effort == 0:
             return effort, recall

@@ -65,16 +65,16 @@ def calibrate(encoder: TextEncoder, index: ImageIndex, captioned: Captioned, num
     records = [Record(row.image_id, Path(row.image), row.captions) for row in rows]
     protocol = choose_protocol(records)
     questions = [PROTOCOLS[protocol](record) for record in records]
-    able = [place for place, found in enumerate(questions) if found is not None and rows[place].hash not in trained]
+    able = [place for place, question in enumerate(questions)
+            if question is not None and rows[place].hash not in trained]
     own = np.array(able[:QUERIES], np.int64)
     if not able:
         unseen = " that the model was not trained on" if trained else ""
         return Calibration(equal_weights(f"no picture{unseen} has a description that can be taken in two"),
                            Foreign((), ()), len(numbers))
-    asks = [found.asks for place in own if (found := questions[place]) is not None]
+    asks = [question.asks for place in own if (question := questions[place]) is not None]
     asking = read_texts(encoder, [[text] for text in asks], talk=talk)
-    stored = read_texts(encoder, [_stored(record, found) for record, found in zip(records, questions, strict=True)],
-                        talk=talk)
+    stored = read_texts(encoder, [_stored(*pair) for pair in zip(records, questions, strict=True)], talk=talk)
     pictures = index.stored.take(np.array([row.number for row in rows], np.int64))
     signals = Captioned.of(stored, pictures).signals(asking, pictures)
     how = MEANINGS[protocol]
@@ -93,9 +93,9 @@ def _foreign(index: ImageIndex, captioned: Captioned, asking: Texts, own: Sequen
     if len(index) < 2:
         return Foreign((), ())
     some = asking.take(range(min(count, len(asking.texts))))
-    found = rank(index, captioned, Asked.plain(some), weights.values, 2)
+    ranked = rank(index, captioned, Asked.plain(some), weights.values, 2)
     best = [next(match.match for match in matches if match.number != number)
-            for matches, number in zip(found, own[:count], strict=True)]
+            for matches, number in zip(ranked, own[:count], strict=True)]
     return Foreign(tuple(len(tokens(text)) for text in some.texts), tuple(best))
 
 
@@ -109,11 +109,11 @@ def measure_strengths(signals: Mapping[str, np.ndarray], own: Numbers, asking: T
     right = scores[rows, own]
     scores[rows, own] = -np.inf
     best = scores.max(axis=1)
-    found: dict[str, list[dict[str, float]]] = {"right": [], "foreign": []}
+    halves: dict[str, list[dict[str, float]]] = {"right": [], "foreign": []}
     for turn in (0, 1):
         known, asked = rows[rows % 2 == turn], rows[rows % 2 != turn]
         foreign = Foreign(tuple(words[row] for row in known), tuple(best[known].tolist()))
         hits = [row for row in asked if right[row] > best[row]]
-        found["right"].append(shares(foreign, [right[row] for row in hits], [words[row] for row in hits]))
-        found["foreign"].append(shares(foreign, best[asked].tolist(), [words[row] for row in asked]))
-    return {kind: {name: sum(each[name] for each in both) / 2 for name in both[0]} for kind, both in found.items()}
+        halves["right"].append(shares(foreign, [right[row] for row in hits], [words[row] for row in hits]))
+        halves["foreign"].append(shares(foreign, best[asked].tolist(), [words[row] for row in asked]))
+    return {kind: {name: sum(each[name] for each in both) / 2 for name in both[0]} for kind, both in halves.items()}

@@ -44,5 +44,5 @@ class CaptionSpace:
 
 def unit(rows: npt.NDArray[Any]) -> Array:
     """Rows [N, W] to length 1; a row of zeros stays one."""
-    found: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return found.astype(np.float32)
+    rows_of_one: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return rows_of_one.astype(np.float32)

@@ -182,9 +182,9 @@ def text_of(row: Row) -> str:
 
 def _described(index: ImageIndex) -> tuple[Numbers, Numbers]:
     """Versions and numbers of the pictures that have a caption, in the order of numbers."""
-    found = index.rows.query("SELECT key, number FROM pictures JOIN texts USING (key) WHERE captions != '[]' "
+    described = index.rows.query("SELECT key, number FROM pictures JOIN texts USING (key) WHERE captions != '[]' "
                              "ORDER BY number")
-    both = np.array(found, np.int64).reshape(-1, 2)
+    both = np.array(described, np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 
 
@@ -221,9 +221,10 @@ def _save_scale(scale: Scale, path: Path) -> None:
 
 
 def _load_scale(path: Path) -> Scale:
-    with np.load(path, allow_pickle=False) as found:
-        return Scale(CaptionSpace(found["mean"], found["turn"]), Spread(found["text_mean"], found["text_covariance"]),
-                     Spread(found["image_mean"], found["image_covariance"]), found["centre"])
+    with np.load(path, allow_pickle=False) as arrays:
+        return Scale(CaptionSpace(arrays["mean"], arrays["turn"]),
+                     Spread(arrays["text_mean"], arrays["text_covariance"]),
+                     Spread(arrays["image_mean"], arrays["image_covariance"]), arrays["centre"])
 
 
 def _calibration(said: Mapping[str, Any]) -> Calibration:

@@ -49,14 +49,14 @@ def read_texts(encoder: TextEncoder, captions: Sequence[Sequence[str]], *, cache
                ) -> Texts:
     """Encode the captions of N pictures, or N queries of one caption each."""
     flat = [caption for own in captions for caption in own if caption.strip()]
-    found = text_rows(encoder, flat, cached=cached, talk=talk)
+    segments = text_rows(encoder, flat, cached=cached, talk=talk)
     owner = np.repeat(np.arange(len(captions)), [sum(bool(text.strip()) for text in own) for own in captions])
     vectors = rows = np.empty((0, encoder.dim), np.float32)
     if flat:
-        vectors = mean_of(heads_of(encoder, "text", found.rows), found.counts)
-        rows = mean_of(unit(found.rows), found.counts)
+        vectors = mean_of(heads_of(encoder, "text", segments.rows), segments.counts)
+        rows = mean_of(unit(segments.rows), segments.counts)
     return Texts(tuple("\n".join(own) for own in captions), _pooled(rows, owner, len(captions)),
-                 _pooled(vectors, owner, len(captions)), found.truncation)
+                 _pooled(vectors, owner, len(captions)), segments.truncation)
 
 
 def _pooled(rows: Array, owner: Ints, count: int) -> Array:
@@ -137,19 +137,19 @@ class Captioned:
 
     def word(self, query: str) -> Array:
         """The signal ``words`` of a query [total]."""
-        found: Array = self._of_pictures(self.words.surprise(query)[None])[0]
-        return found
+        scores: Array = self._of_pictures(self.words.surprise(query)[None])[0]
+        return scores
 
     def has_word(self, query: str) -> Mask:
         """By number, whether a caption holds a word of the query."""
-        found: Mask = self._of_pictures(self.words.scores(query)[None])[0] > 0
-        return found
+        held: Mask = self._of_pictures(self.words.scores(query)[None])[0] > 0
+        return held
 
     def image(self, vector: Array, pictures: Array) -> Array:
         """The signal ``image`` of a query [D] for some pictures' vectors [M, D], [M]."""
         query = self.scale.image_query(vector)
-        found: Array = self.scale.image.standard(pictures @ query, query)
-        return found
+        scores: Array = self.scale.image.standard(pictures @ query, query)
+        return scores
 
     def signals(self, asked: Texts, pictures: Array) -> dict[str, Array]:
         """All signals [Q, total] of some queries, for the vectors of all pictures."""
@@ -161,13 +161,13 @@ class Captioned:
 
     def _of_pictures(self, scores: Array) -> Array:
         """Scores [Q, R] of rows → of pictures [Q, total], 0 where a picture has no caption."""
-        found = np.zeros((len(scores), self.total), np.float32)
-        found[:, self.numbers[self.words.counted]] = scores[:, self.words.counted]
-        return found
+        of_all = np.zeros((len(scores), self.total), np.float32)
+        of_all[:, self.numbers[self.words.counted]] = scores[:, self.words.counted]
+        return of_all
 
 
 def lengths_in(space: CaptionSpace, rows: Vectors) -> Array:
     """‖(x − mean)·turn‖ of unit rows x [N, W]."""
-    found = [np.linalg.norm((block - space.mean) @ space.turn, axis=1) for _, block in rows.blocks()]
-    lengths: Array = np.maximum(np.concatenate([np.zeros(0), *found]), 1e-9).astype(np.float32)
+    blocks = [np.linalg.norm((block - space.mean) @ space.turn, axis=1) for _, block in rows.blocks()]
+    lengths: Array = np.maximum(np.concatenate([np.zeros(0), *blocks]), 1e-9).astype(np.float32)
     return lengths

@@ -47,21 +47,21 @@ def read_changed(records: Sequence[Record], known: Iterable[Known], skips: Seque
         path = str(record.image)
         before = by_path.get(path) or bad_paths.get(path)
         hashes.append(before.hash if before is not None and _is_same(record, before) else None)
-    unread = [record for record, found in zip(records, hashes, strict=True) if found is None]
+    unread = [record for record, own_hash in zip(records, hashes, strict=True) if own_hash is None]
     read, unreadable = read_contents(unread, talk=talk, workers=workers) if unread else ([], [])
     fresh = {record.image_id: record.content for record in read if record.content is not None}
     good, good_hashes, still_bad, skipped = [], [], [], list(unreadable)
-    for record, found in zip(records, hashes, strict=True):
-        if found is None:
+    for record, own_hash in zip(records, hashes, strict=True):
+        if own_hash is None:
             content = fresh.get(record.image_id)
-            found = content.hash if content else None
-        if found in bad_hashes:
-            skip = bad_hashes[found]
+            own_hash = content.hash if content else None
+        if own_hash in bad_hashes:
+            skip = bad_hashes[own_hash]
             skipped.append(Skipped(str(record.image), skip.reason))
             still_bad.append(_still(skip, record, fresh.get(record.image_id)))
-        elif found is not None:
+        elif own_hash is not None:
             good.append(record)
-            good_hashes.append(found)
+            good_hashes.append(own_hash)
     return Reading(good, good_hashes, fresh, _times(read, fresh, by_path), skipped, still_bad, by_path)
 
 
@@ -87,9 +87,9 @@ def _is_same(record: Record, before: Known | Skip) -> bool:
 
 def _times(records: Sequence[Record], fresh: Mapping[str, Content], by_path: Mapping[str, Known]
            ) -> list[tuple[int, int, int]]:
-    found = []
+    times = []
     for record in records:
         content, before = fresh.get(record.image_id), by_path.get(str(record.image))
         if content and before and before.hash == content.hash and content.modified != NO_TIME:
-            found.append((before.number, content.size, content.modified))
-    return found
+            times.append((before.number, content.size, content.modified))
+    return times

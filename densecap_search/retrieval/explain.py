@@ -60,11 +60,11 @@ def explain(index: ImageIndex, parts: Sequence[str], vectors: Array, numbers: Se
     """
     hits = np.array(numbers, np.int64)
     some = some_of(index.numbers, SAMPLE)
-    scores, found = vectors @ index.stored.take(some).T, vectors @ index.stored.take(hits).T
+    scores, of_hits = vectors @ index.stored.take(some).T, vectors @ index.stored.take(hits).T
     places = np.minimum(np.searchsorted(some, hits), max(0, len(some) - 1))
     within = some[places] == hits if len(some) else np.zeros(len(hits), bool)
-    found[:, within] = scores[:, places[within]]  # the same number: another product may round otherwise
-    shares = percentiles(scores, found, within)
+    of_hits[:, within] = scores[:, places[within]]  # the same number: another product may round otherwise
+    shares = percentiles(scores, of_hits, within)
     telling = {word for word in tokens("\n".join(parts)) if words is None or words.share(word) <= COMMON}
     rows = index.rows.many(hits.tolist())
     return Explanation(
@@ -72,15 +72,15 @@ def explain(index: ImageIndex, parts: Sequence[str], vectors: Array, numbers: Se
         tuple(marked("\n".join(row.captions), telling) for row in rows))
 
 
-def percentiles(scores: Array, found: Array, within: Mask) -> Array:
+def percentiles(scores: Array, of_hits: Array, within: Mask) -> Array:
     """What share in percent of a sample's scores [S, M] lies below each of some others [S, H], equal ones by half.
 
     within [H]: whether a score is one of the sample's, which is then not compared with itself. NaN where there is
     nothing to compare with.
     """
-    shares = np.full(found.shape, np.nan)
+    shares = np.full(of_hits.shape, np.nan)
     others = scores.shape[1] - within
-    for row, (sample, own) in enumerate(zip(np.sort(scores, axis=1), found, strict=True)):
+    for row, (sample, own) in enumerate(zip(np.sort(scores, axis=1), of_hits, strict=True)):
         low, high = (np.searchsorted(sample, own, side) for side in ("left", "right"))
         np.divide(100 * (low + (high - low - within) / 2), others, out=shares[row], where=others > 0)
     return shares.astype(np.float32)

@@ -88,8 +88,8 @@ def columns_of(condition: Condition) -> set[str]:
 def find_numbers(rows: Rows, where: str) -> Numbers:
     """The pictures that a condition lets through, ascending, int64. Errors: ConfigError."""
     sql, values = to_sql(parse_filter(where), rows.columns)
-    found = rows.query(f"SELECT number FROM pictures WHERE {sql} ORDER BY number", values)
-    return np.fromiter((number for number, in found), np.int64, len(found))
+    numbers = rows.query(f"SELECT number FROM pictures WHERE {sql} ORDER BY number", values)
+    return np.fromiter((number for number, in numbers), np.int64, len(numbers))
 
 
 def to_sql(condition: Condition, columns: Mapping[str, str]) -> tuple[str, list[Literal]]:
@@ -161,18 +161,18 @@ class _Token:
 def _tokens(text: str) -> Iterator[_Token]:
     place = 0
     while text[place:].strip():
-        found = _TOKEN.match(text, place)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, place)
+        if match is None or match.lastgroup is None:
             at = place + len(text[place:]) - len(text[place:].lstrip())
             raise ConfigError(f"the filter cannot be read from {text[at:at + 20]!r} on; an example: "
                               "year >= 1990 and place = 'Lyon'")
-        kind, value = found.lastgroup, found[found.lastgroup]
+        kind, value = match.lastgroup, match[match.lastgroup]
         if kind == "text":
             value = value.replace("''", "'")
         elif kind == "quoted":
             value = value.replace('""', '"')
-        yield _Token(kind, value, found.start(found.lastgroup))
-        place = found.end()
+        yield _Token(kind, value, match.start(match.lastgroup))
+        place = match.end()
     yield _Token("end", "", len(text))
 
 
@@ -183,10 +183,10 @@ class _Parser:
         self._text, self._tokens, self._at, self._depth = text, list(_tokens(text)), 0, 0
 
     def whole(self) -> Condition:
-        found = self._either()
+        condition = self._either()
         if self._next.kind != "end":
             self._fail("and, or, or the end")
-        return found
+        return condition
 
     @property
     def _next(self) -> _Token:
@@ -220,9 +220,9 @@ class _Parser:
             if self._take("not"):
                 return Not(self._one())
             if self._take("("):
-                found = self._either()
+                condition = self._either()
                 self._need(")")
-                return found
+                return condition
             return self._comparison()
         finally:
             self._depth -= 1
@@ -233,8 +233,8 @@ class _Parser:
             self._fail("a column")
         self._at += 1
         column, opposite = token.text, self._take("not")
-        found = self._condition(column)
-        return Not(found) if opposite else found
+        condition = self._condition(column)
+        return Not(condition) if opposite else condition
 
     def _condition(self, column: str) -> Condition:
         if self._take("in"):
@@ -282,6 +282,6 @@ class _Parser:
 
     def _fail(self, wanted: str) -> NoReturn:
         token = self._next
-        found = f"{token.text!r}" if token.kind != "end" else "its end"
-        raise ConfigError(f"the filter {self._text!r} has {found} where {wanted} should be; an example: "
+        instead = f"{token.text!r}" if token.kind != "end" else "its end"
+        raise ConfigError(f"the filter {self._text!r} has {instead} where {wanted} should be; an example: "
                           "year >= 1990 and place = 'Lyon'")

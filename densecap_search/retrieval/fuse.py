@@ -43,8 +43,8 @@ class Spread:
         spread = float(np.sqrt(max(float(query @ self.covariance @ query), 0.0)))
         if spread < 1e-9:
             return np.zeros_like(scores)
-        found: Array = (scores - np.float32(query @ self.mean)) / np.float32(spread)
-        return found
+        scaled: Array = (scores - np.float32(query @ self.mean)) / np.float32(spread)
+        return scaled
 
 
 @dataclass(frozen=True)

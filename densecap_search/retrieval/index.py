@@ -119,30 +119,30 @@ class ImageIndex:
         condition = None if where is None else parse_filter(where)
         count = len(self) if condition is None else store.count(condition, self.rows.columns)
         k, made = min(k, count), self.manifest.approximation
-        found: list[Found] = [[] for _ in queries]
+        lists: list[Found] = [[] for _ in queries]
         for depth in DEPTHS:
-            if min(map(len, found), default=k) < k:
+            if min(map(len, lists), default=k) < k:
                 more = store.nearest(queries, min(depth, count), made.effort if made else 0, condition,
                                      self.rows.columns)
-                found = [_continued(*pair) for pair in zip(found, more, strict=True)]
-        if min(map(len, found), default=k) < k:
+                lists = [_continued(*pair) for pair in zip(lists, more, strict=True)]
+        if min(map(len, lists), default=k) < k:
             more = search_among(store, store.find(condition, self.rows.columns), queries, k)
-            found = [_continued(*pair) for pair in zip(found, more, strict=True)]
-        return [own[:k] for own in found]
+            lists = [_continued(*pair) for pair in zip(lists, more, strict=True)]
+        return [own[:k] for own in lists]
 
     def _search(self, queries: Array, k: int, allowed: Mask, count: int) -> list[Found]:
         k = min(k, count)
         if k < 1:
             return [[] for _ in queries]
-        found: list[Found] = [[] for _ in queries]
+        lists: list[Found] = [[] for _ in queries]
         depths = [] if self.approximation is None else [depth for depth in DEPTHS if depth <= EXACT_SHARE * count]
         for depth in depths:
-            if min(map(len, found), default=k) < k:
-                found = [_continued(*pair) for pair in zip(found, self._nearly(queries, depth, allowed), strict=True)]
-        if min(map(len, found), default=k) < k:
+            if min(map(len, lists), default=k) < k:
+                lists = [_continued(*pair) for pair in zip(lists, self._nearly(queries, depth, allowed), strict=True)]
+        if min(map(len, lists), default=k) < k:
             whole = search_exactly(self.stored, queries, k, None if count == self.manifest.total else allowed)
-            found = [_continued(*pair) for pair in zip(found, whole, strict=True)]
-        return [own[:k] for own in found]
+            lists = [_continued(*pair) for pair in zip(lists, whole, strict=True)]
+        return [own[:k] for own in lists]
 
     def _nearly(self, queries: Array, depth: int, allowed: Mask) -> list[Found]:
         """The depth best that the approximation finds, with all vectors that came after it, for each query."""

@@ -56,9 +56,9 @@ def generation_name(number: int) -> str:
 
 def generation_number(place: Path) -> int:
     """Of a generation's folder."""
-    found = _GENERATION.fullmatch(place.name)
-    assert found is not None
-    return int(found[1])
+    match = _GENERATION.fullmatch(place.name)
+    assert match is not None
+    return int(match[1])
 
 
 def next_number(folder: Path) -> int:
@@ -79,8 +79,8 @@ def read_precision(folder: Path) -> str | None:
         return None
     place = current_place(folder)
     with whole(place):
-        found = read_values(place).get("precision")
-    return found if isinstance(found, str) else None
+        precision = read_values(place).get("precision")
+    return precision if isinstance(precision, str) else None
 
 
 @contextmanager
@@ -139,13 +139,13 @@ def sweep_leftovers(folder: Path) -> None:
 
 def kept_manifests(folder: Path) -> list[Manifest]:
     """Of all generations that are there and can be read."""
-    found = []
+    manifests = []
     for place in _generations(folder):
         with suppress(IndexFolderError, OSError):
             values = read_values(place)
             if values["format"] == FORMAT:
-                found.append(parse_manifest(values, place))
-    return found
+                manifests.append(parse_manifest(values, place))
+    return manifests
 
 
 @contextmanager

@@ -136,9 +136,9 @@ def candidates(index: Any, kind: IndexType, query: Array, depth: int, effort: in
     effort = min(round(max(effort, depth if kind.searched is _graph else 0) / share), int(index.ntotal))
     selector = None if count == len(allowed) else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     fetched = min(kind.fetched * depth, index.ntotal)
-    _, found = index.search(query[None], fetched, params=kind.searched(effort, selector))
+    _, numbers = index.search(query[None], fetched, params=kind.searched(effort, selector))
     # FAISS pads short results with -1; a damaged file could name any number
-    return np.unique(found[(found >= 0) & (found < len(allowed))]).astype(np.int64)
+    return np.unique(numbers[(numbers >= 0) & (numbers < len(allowed))]).astype(np.int64)
 
 
 def write_index(index: Any, path: Path) -> None:

@@ -125,11 +125,11 @@ def read_values(place: Path) -> dict[str, Any]:
         raise damaged(path, "it is no JSON") from error
     if not isinstance(values, dict):
         raise damaged(path, "it is not a mapping")
-    found = values.get("format")
-    if not isinstance(found, int) or isinstance(found, bool):
+    version = values.get("format")
+    if not isinstance(version, int) or isinstance(version, bool):
         raise damaged(path, "it names no format")
-    if found > FORMAT:
-        raise NewerIndex(f"{place} was written by a newer version of densecap (index format {found}, this reads "
+    if version > FORMAT:
+        raise NewerIndex(f"{place} was written by a newer version of densecap (index format {version}, this reads "
                                f"{FORMAT}); update densecap-search")
     return values
 

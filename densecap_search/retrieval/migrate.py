@@ -97,9 +97,9 @@ def _read_images(place: Path, values: Mapping[str, Any]) -> Iterator[Row]:
             raise damaged(path, f"line {number + 1} names no picture") from error
 
 
-def _check_hash(path: Path, values: Mapping[str, Any], found: str) -> None:
+def _check_hash(path: Path, values: Mapping[str, Any], actual: str) -> None:
     files = values.get("files")
     wanted = files.get(path.name) if isinstance(files, dict) else None
-    if wanted is None or found != wanted:
+    if wanted is None or actual != wanted:
         raise IndexFolderError(f"{path} is damaged: it is not the file that its manifest describes; build the index "
                                "again with `densecap index … --rebuild`")

@@ -99,8 +99,8 @@ class MilvusStore:
         with _told(self.place):
             if not self.client.has_collection(self.name):
                 return None
-            found = self.client.query(self.name, filter="id == 0", output_fields=["said"])
-            return json.loads("".join(found[0]["said"])) if found else None
+            said = self.client.query(self.name, filter="id == 0", output_fields=["said"])
+            return json.loads("".join(said[0]["said"])) if said else None
 
     def publish(self, said: Mapping[str, Any]) -> None:
         """In one row, which is there as it was or as it is to be."""
@@ -136,8 +136,8 @@ class MilvusStore:
         with _told(self.place):
             self.client.delete(self._body(body), filter=f"born > {current:d}")
             ended = f"died > {current:d} and died < {ALIVE:d}"
-            while found := self.client.query(self._body(body), filter=ended, output_fields=["*"], limit=AT_ONCE):
-                self.client.upsert(self._body(body), [{**version, "died": ALIVE} for version in found])
+            while versions := self.client.query(self._body(body), filter=ended, output_fields=["*"], limit=AT_ONCE):
+                self.client.upsert(self._body(body), [{**version, "died": ALIVE} for version in versions])
 
     def add(self, body: str, generation: int, rows: Sequence[Row], vectors: Array) -> None:
         """Pictures that begin with a generation."""
@@ -152,9 +152,9 @@ class MilvusStore:
             for start in range(0, len(numbers), AT_ONCE):
                 block = _list(numbers[start:start + AT_ONCE])
                 alive = f"number in {block} and born < {generation:d} and died == {ALIVE:d}"
-                found = self.client.query(self._body(body), filter=alive, output_fields=["*"], limit=AT_ONCE)
-                if found:
-                    self.client.upsert(self._body(body), [{**version, "died": generation} for version in found])
+                versions = self.client.query(self._body(body), filter=alive, output_fields=["*"], limit=AT_ONCE)
+                if versions:
+                    self.client.upsert(self._body(body), [{**version, "died": generation} for version in versions])
 
     def flush(self, body: str) -> None:
         """On the disk, once an update: servers let a collection be flushed every ten seconds, and the client waits."""
@@ -199,20 +199,20 @@ class MilvusReader:
 
     def _query(self, filter_: str, fields: Sequence[str], limit: int) -> list[dict[str, Any]]:
         with _told(self.store.place):
-            found: list[dict[str, Any]] = self.store.client.query(self.body, filter=filter_, output_fields=list(fields),
-                                                                  limit=limit)
-            return found
+            versions: list[dict[str, Any]] = self.store.client.query(
+                self.body, filter=filter_, output_fields=list(fields), limit=limit)
+            return versions
 
     def take(self, numbers: Numbers) -> Array:
         """The vectors of some numbers, [M, dim], in their order; zeros where there is none."""
         out = np.zeros((len(numbers), self.dim), np.float32)
         for start in range(0, len(numbers), AT_ONCE):
             block = numbers[start:start + AT_ONCE].tolist()
-            found = {version["number"]: version["vector"] for version in self._query(
+            vectors = {version["number"]: version["vector"] for version in self._query(
                 self._filter(and_=f"number in {_list(block)}"), ("number", "vector"), len(set(block)))}
             for place, number in enumerate(block, start=start):
-                if number in found:
-                    out[place] = found[number]
+                if number in vectors:
+                    out[place] = vectors[number]
         return out
 
     def blocks(self, start: int = 0, size: int = AT_ONCE) -> Iterator[tuple[int, Array]]:
@@ -224,20 +224,20 @@ class MilvusReader:
     def count(self, condition: Condition | None, columns: Collection[str]) -> int:
         """Pictures that a filter lets through."""
         with _told(self.store.place):
-            found = self.store.client.query(self.body, filter=self._filter(condition, columns),
+            counted = self.store.client.query(self.body, filter=self._filter(condition, columns),
                                             output_fields=["count(*)"])
-            return int(found[0]["count(*)"])
+            return int(counted[0]["count(*)"])
 
     def find(self, condition: Condition | None, columns: Collection[str]) -> Numbers:
         """Their numbers, ascending."""
-        found: list[int] = []
+        numbers: list[int] = []
         with _told(self.store.place):
             pages = self.store.client.query_iterator(self.body, batch_size=10 * AT_ONCE, output_fields=["number"],
                                                      filter=self._filter(condition, columns))
             while page := pages.next():
-                found += [version["number"] for version in page]
+                numbers += [version["number"] for version in page]
             pages.close()
-        return np.array(sorted(found), np.int64)
+        return np.array(sorted(numbers), np.int64)
 
     def nearest(self, queries: Array, depth: int, effort: int, condition: Condition | None, columns: Collection[str]
                 ) -> list[Found]:
@@ -246,24 +246,24 @@ class MilvusReader:
         wanted, filter_ = {"metric_type": "IP", "params": {"ef": max(effort, depth)}}, self._filter(condition, columns)
         with _told(self.store.place):
             for start in range(0, len(queries), QUERIES):
-                found = self.store.client.search(self.body, data=queries[start:start + QUERIES].tolist(), limit=depth,
+                answers = self.store.client.search(self.body, data=queries[start:start + QUERIES].tolist(), limit=depth,
                                                  filter=filter_, output_fields=["number"], search_params=wanted)
                 lists += [sorted(((hit["entity"]["number"], float(hit["distance"])) for hit in own),
-                                 key=lambda pair: (-pair[1], pair[0])) for own in found]
+                                 key=lambda pair: (-pair[1], pair[0])) for own in answers]
         return lists
 
     def rows(self, numbers: Sequence[int]) -> list[Row]:
         """In their order."""
-        found: dict[int, Row] = {}
+        by_number: dict[int, Row] = {}
         for start in range(0, len(numbers), AT_ONCE):
             block = [int(number) for number in numbers[start:start + AT_ONCE]]
             for version in self._query(self._filter(and_=f"number in {_list(block)}"), ("number", "row"), len(block)):
-                found[version["number"]] = _row(version["number"], "".join(version["row"]), self.store.place)
-        missing = next((number for number in numbers if int(number) not in found), None)
+                by_number[version["number"]] = _row(version["number"], "".join(version["row"]), self.store.place)
+        missing = next((number for number in numbers if int(number) not in by_number), None)
         if missing is not None:
             raise StoreError(f"{self.store.place} does not hold picture {missing}; `densecap index … --rebuild` "
                                    "fills it again")
-        return [found[int(number)] for number in numbers]
+        return [by_number[int(number)] for number in numbers]
 
 
 def versions_of(rows: Sequence[Row], vectors: Array, generation: int) -> list[dict[str, Any]]:

@@ -127,8 +127,8 @@ def _as_sqlite(values: list[Literal]) -> list[tuple[str, int | float | None]]:
         plain = [value.encode("utf-8", "replace").decode() if isinstance(value, str) else
                  value if isinstance(value, float) or -(1 << 63) <= value < 1 << 63 else str(value) for value in values]
         connection.executemany("INSERT INTO cells (said, counted) VALUES (?, ?)", zip(plain, plain, strict=True))
-        found = connection.execute("SELECT CAST(said AS TEXT), CASE typeof(counted) WHEN 'text' THEN NULL ELSE counted "
+        rows = connection.execute("SELECT CAST(said AS TEXT), CASE typeof(counted) WHEN 'text' THEN NULL ELSE counted "
                                    "END FROM cells ORDER BY place").fetchall()
     finally:
         connection.close()
-    return [(text, number) for text, number in found]
+    return [(text, number) for text, number in rows]

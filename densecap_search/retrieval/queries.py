@@ -64,12 +64,12 @@ def hints(caption: str, must: str = "--must WORDS", without: str = "--without TE
 
     must, without: what the fields are called where the hint is read.
     """
-    found = []
+    told = []
     if _QUOTED.search(caption):
-        found.append(f"quotation marks in a caption are read as any other sign; {must} asks for exact words")
+        told.append(f"quotation marks in a caption are read as any other sign; {must} asks for exact words")
     if said := _WITHOUT.search(caption):
-        found.append(f"“{said.group()}” in a caption does not keep it out of the hits; {without} does")
-    return found
+        told.append(f"“{said.group()}” in a caption does not keep it out of the hits; {without} does")
+    return told
 
 
 def read_queries(path: Path) -> Iterator[Query]:
@@ -176,11 +176,11 @@ def _query(values: Any, path: Path, line: int) -> Query:
     also = values.get("also") or []
     if not isinstance(also, list) or not all(_is_term(term) for term in also):
         raise ConfigError(f"{place}: also is a list of [weight, text]")
-    found = Query(caption, path.parent / image if image else None, tuple((float(w), t) for w, t in also),
+    query = Query(caption, path.parent / image if image else None, tuple((float(w), t) for w, t in also),
                   tuple(lists[0]), tuple(lists[1]))
-    if not found.texts and found.image is None and not found.must:
+    if not query.texts and query.image is None and not query.must:
         raise ConfigError(f"{place} asks for nothing: give caption, image or must")
-    return found
+    return query
 
 
 def _is_term(term: Any) -> bool:

@@ -78,11 +78,11 @@ def _rank_one(index: ImageIndex, captioned: Captioned, asked: Asked, values: Map
     signals = _caption_signals(captioned, asked, list(values))
     numbers = np.flatnonzero(mask)
     if len(numbers) > depth:
-        found = [_best(signal, numbers, depth) for signal in signals.values()]
+        best = [_best(signal, numbers, depth) for signal in signals.values()]
         if "image" in values:
             near = np.array([number for number, _ in index.search(asked.vector[None], depth, where)[0]], np.int64)
-            found.append(near[mask[near]])
-        numbers = np.unique(np.concatenate(found))
+            best.append(near[mask[near]])
+        numbers = np.unique(np.concatenate(best))
     pictures = index.stored.take(numbers)
     signals = {name: signal[numbers] for name, signal in signals.items()}
     if "image" in values:
@@ -115,8 +115,8 @@ def _image_signal(captioned: Captioned, asked: Asked, pictures: Array) -> Array:
              for weight, vector in zip(asked.weights, asked.texts.vectors, strict=True)]
     alike = [np.float32(weight) * captioned.scale.image.standard(pictures @ vector, vector)
              for weight, vector in zip(asked.like_weights, asked.like, strict=True)]
-    found: Array = np.sum([np.zeros(len(pictures), np.float32), *texts, *alike], axis=0) / np.float32(asked.total)
-    return found
+    signal: Array = np.sum([np.zeros(len(pictures), np.float32), *texts, *alike], axis=0) / np.float32(asked.total)
+    return signal
 
 
 def _best(signal: Array, numbers: Numbers, depth: int) -> Numbers:

@@ -21,18 +21,18 @@ def with_words(rows: Rows, total: int, required: Sequence[str]) -> Mask:
     """
     mask = np.zeros(total, bool)
     wanted = [_words(text) for text in required]
-    found = _may_have(rows, required[0], wanted[0])
-    for start in range(0, len(found), 1000):
-        for row in rows.many(found[start:start + 1000]):
+    candidates = _may_have(rows, required[0], wanted[0])
+    for start in range(0, len(candidates), 1000):
+        for row in rows.many(candidates[start:start + 1000]):
             mask[row.number] = all(any(holds(text, words) for text in _texts(row)) for words in wanted)
     return mask
 
 
 def _words(text: str) -> list[str]:
-    found = tokens(text)
-    if not found:
+    words = tokens(text)
+    if not words:
         raise ConfigError(f"{text!r} holds no word that could occur")
-    return found
+    return words
 
 
 def _texts(row: Row) -> list[list[str]]:

@@ -106,28 +106,28 @@ class Rows:
 
     def __iter__(self) -> Iterator[Row]:
         with _told(self.path):
-            for found in self._connection().execute(f"{self._select()} ORDER BY number"):
-                yield self._row(found)
+            for columns in self._connection().execute(f"{self._select()} ORDER BY number"):
+                yield self._row(columns)
 
     def many(self, numbers: Sequence[int]) -> list[Row]:
         """The rows of these numbers, in their order. Errors: IndexFolderError where one is not there."""
-        found: dict[int, Row] = {}
+        by_number: dict[int, Row] = {}
         for start in range(0, len(numbers), 500):
             block = [int(number) for number in numbers[start:start + 500]]
             for values in self.query(f"{self._select()} WHERE number IN ({', '.join('?' * len(block))})", block):
                 row = self._row(values)
-                found[row.number] = row
-        missing = next((int(number) for number in numbers if int(number) not in found), None)
+                by_number[row.number] = row
+        missing = next((int(number) for number in numbers if int(number) not in by_number), None)
         if missing is not None:
             raise _damaged(self.path, f"it does not name picture {missing}")
-        return [found[int(number)] for number in numbers]
+        return [by_number[int(number)] for number in numbers]
 
     def known(self) -> list[Known]:
         """All rows, in any order, as an update compares them."""
-        found = map(Known._make, self.query("SELECT number, source, image_id, image, hash, size, modified, signature "
+        rows = map(Known._make, self.query("SELECT number, source, image_id, image, hash, size, modified, signature "
                                             "FROM pictures"))
         return [row if type(row.image) is str and type(row.image_id) is str else
-                row._replace(image=_from_sql(row.image), image_id=_from_sql(row.image_id)) for row in found]
+                row._replace(image=_from_sql(row.image), image_id=_from_sql(row.image_id)) for row in rows]
 
     def skips(self) -> list[Skip]:
         """Files that the last update could not use."""
@@ -140,9 +140,9 @@ class Rows:
 
     def check(self) -> None:
         """Read the whole file and raise IndexFolderError where SQLite finds it damaged."""
-        found = self.query("PRAGMA integrity_check(1)")
-        if found != [("ok",)]:
-            raise _damaged(self.path, str(found[0][0]))
+        answer = self.query("PRAGMA integrity_check(1)")
+        if answer != [("ok",)]:
+            raise _damaged(self.path, str(answer[0][0]))
 
     def _connection(self) -> sqlite3.Connection:
         if not hasattr(self._own, "connection"):

@@ -94,9 +94,9 @@ class Searcher:
 
     def _by_vectors(self, captions: Sequence[str], k: int, narrowed: Narrowed) -> tuple[list[list[Hit]], Truncation]:
         with self._lock:
-            found = embed_queries(self.encoder, captions, cached=False)
-        lists = iter(self._nearest(found.rows, k, narrowed))  # of each segment; of several the best decides
-        return self._hits([best_of(list(islice(lists, count)), k) for count in found.counts]), found.truncation
+            segments = embed_queries(self.encoder, captions, cached=False)
+        lists = iter(self._nearest(segments.rows, k, narrowed))  # of each segment; of several the best decides
+        return self._hits([best_of(list(islice(lists, count)), k) for count in segments.counts]), segments.truncation
 
     def by_image(self, path: Path, k: int, where: str | None = None) -> list[Hit]:
         """Hits for a picture: what looks like it."""
@@ -112,10 +112,10 @@ class Searcher:
         if sort not in SORTS:
             raise ConfigError(f"unknown order {sort}; known: {', '.join(SORTS)}")
         if sort == "date":
-            found, truncation = self.find(queries, k, mode=mode, narrowed=narrowed)
-            found = [self._newest(k, self._narrowed(query, narrowed)) if _asks_nothing(query) else
-                     self.newest_first(hits) for query, hits in zip(queries, found, strict=True)]
-            return found, truncation
+            lists, truncation = self.find(queries, k, mode=mode, narrowed=narrowed)
+            lists = [self._newest(k, self._narrowed(query, narrowed)) if _asks_nothing(query) else
+                     self.newest_first(hits) for query, hits in zip(queries, lists, strict=True)]
+            return lists, truncation
         if self.mode(mode) == "image" and all(query == Query(query.caption) and query.caption.strip()
                                               for query in queries):
             return self._by_vectors([query.caption for query in queries], k, narrowed)
@@ -154,9 +154,9 @@ class Searcher:
         """As :meth:`find`, with k stacks for each query: what is nearly the same picture lies under the best of it."""
         depth, looked_at = DEEPER * k, sort if all(map(_asks_nothing, queries)) else "score"
         while True:
-            found, truncation = self.find(queries, depth, mode=mode, narrowed=narrowed, sort=looked_at)
-            stacked = [self._stacked(hits) for hits in found]
-            if all(len(own) >= k or len(hits) < depth for own, hits in zip(stacked, found, strict=True)):
+            lists, truncation = self.find(queries, depth, mode=mode, narrowed=narrowed, sort=looked_at)
+            stacked = [self._stacked(hits) for hits in lists]
+            if all(len(own) >= k or len(hits) < depth for own, hits in zip(stacked, lists, strict=True)):
                 stacked = [own[:k] for own in stacked]
                 return [self.newest_first(own) for own in stacked] if sort == "date" else stacked, truncation
             depth *= DEEPER
@@ -188,11 +188,11 @@ class Searcher:
 
         encoder = self.load() if self.load else cast("DualEncoder", self.encoder)
         with self._lock:
-            found = picture_patches(encoder, image)
-            if isinstance(found, Skipped):
-                raise DensecapError(f"cannot look into {found}")
+            patched = picture_patches(encoder, image)
+            if isinstance(patched, Skipped):
+                raise DensecapError(f"cannot look into {patched}")
             asked = read_texts(self.encoder, [[text]], cached=False)
-        patches, size, shape = found
+        patches, size, shape = patched
         return heat(patches, asked.vectors[0], seen(size, shape, encoder.resize_mode))
 
     def _by_query(self, asked: Asked, k: int, mode: str, narrowed: Narrowed) -> list[Hit]:
@@ -205,19 +205,19 @@ class Searcher:
         if not asked.texts.texts:  # a picture alone says nothing about captions
             values = {"image": 1.0}
         alone = narrowed.where if not narrowed.must and not narrowed.others else None
-        (found,) = rank(self.index, captions.captioned, [asked], values, k if narrowed.min_score is None else
+        (matches,) = rank(self.index, captions.captioned, [asked], values, k if narrowed.min_score is None else
                         len(self.index), allowed=self._allowed(narrowed, asked.like), where=alone)
         if narrowed.min_score is not None:
-            found = [match for match in found if match.score >= narrowed.min_score][:k]
-        return self._matched(found, asked.texts, fused=mode == "fused")
+            matches = [match for match in matches if match.score >= narrowed.min_score][:k]
+        return self._matched(matches, asked.texts, fused=mode == "fused")
 
-    def _matched(self, found: Sequence[Match], texts: Texts, *, fused: bool) -> list[Hit]:
+    def _matched(self, matches: Sequence[Match], texts: Texts, *, fused: bool) -> list[Hit]:
         words = sum(len(tokens(text)) for text in texts.texts)
         foreign = self.captions.calibration.foreign if self.captions and fused and len(texts.texts) == 1 else None
-        rows = self.index.rows.many([match.number for match in found])
+        rows = self.index.rows.many([match.number for match in matches])
         return [Hit(place, match.score, row.image_id, row.image, "\n".join(row.captions), row.number, match.match,
                     match.by, foreign.strength(match.match, words) if foreign else None)
-                for place, (match, row) in enumerate(zip(found, rows, strict=True), start=1)]
+                for place, (match, row) in enumerate(zip(matches, rows, strict=True), start=1)]
 
     def _required(self, k: int, narrowed: Narrowed) -> list[Hit]:
         """Without a caption or a picture: what may be found at all, in the order of the index; it has no score."""
@@ -245,13 +245,13 @@ class Searcher:
 
     def _nearest(self, vectors: Array, k: int, narrowed: Narrowed, like: Array | None = None) -> list[Found]:
         if not narrowed.must and not narrowed.others:
-            found = self.index.search(vectors, k, narrowed.where)
+            lists = self.index.search(vectors, k, narrowed.where)
         else:
             numbers = self._meeting(narrowed, like)
-            found = search_among(self.index.stored, numbers, vectors, k) if len(numbers) else [[] for _ in vectors]
+            lists = search_among(self.index.stored, numbers, vectors, k) if len(numbers) else [[] for _ in vectors]
         if narrowed.min_score is None:
-            return found
-        return [[(number, score) for number, score in own if score >= narrowed.min_score] for own in found]
+            return lists
+        return [[(number, score) for number, score in own if score >= narrowed.min_score] for own in lists]
 
     def _allowed(self, narrowed: Narrowed, like: Array | None = None) -> Mask | None:
         """By number, what may be found; None: all. like: the pictures that are searched by."""
@@ -292,9 +292,9 @@ class Searcher:
             [
                 Hit(rank, score, row.image_id, row.image, "\n".join(row.captions), row.number)
                 for rank, ((_, score), row) in enumerate(
-                    zip(found, self.index.rows.many([number for number, _ in found]), strict=True), start=1)
+                    zip(result, self.index.rows.many([number for number, _ in result]), strict=True), start=1)
             ]
-            for found in results
+            for result in results
         ]
 
 

@@ -23,8 +23,8 @@ DEEPER = 4  # times as many hits are looked at as stacks are asked for
 
 def near_to(vectors: Array, others: Array, mean: Array | None) -> Mask:
     """Which of vectors [N, D] are nearly the same as which of others [M, D], bool [N, M]."""
-    found: Mask = _without(vectors, mean) @ _without(others, mean).T >= (SAME if mean is None else NEAR)
-    return found
+    near: Mask = _without(vectors, mean) @ _without(others, mean).T >= (SAME if mean is None else NEAR)
+    return near
 
 
 def _without(vectors: Array, mean: Array | None) -> Array:
@@ -44,10 +44,10 @@ def stack(hits: Sequence[Hit], rows: Sequence[Row], vectors: Array, mean: Array 
     for place, row in enumerate(rows):
         said = (("burst", row.burst), ("group", row.group), ("hash", row.hash))
         keys = [(name, value) for name, value in said if value]
-        found = {by_key[key] for key in keys if key in by_key}
-        found.update(np.flatnonzero(tops[:len(places)] @ centred[place] >= border).tolist())
-        if found:
-            places[min(found)].append(place)
+        same = {by_key[key] for key in keys if key in by_key}
+        same.update(np.flatnonzero(tops[:len(places)] @ centred[place] >= border).tolist())
+        if same:
+            places[min(same)].append(place)
             continue
         by_key.update(dict.fromkeys(keys, len(places)))
         tops[len(places)] = centred[place]

@@ -103,23 +103,23 @@ def choose_store(asked: str | None, before: StoredIn | None, folder: Path, kind:
     there may go. Errors: ConfigError, StoreError.
     """
     if asked is None:
-        found = before
+        chosen = before
     elif asked == FILES:
-        found = None
+        chosen = None
     else:
         place = _whole(asked, folder)
-        found = before if before is not None and before.place == place else StoredIn(place, uuid4().hex)
-    if found is None:
+        chosen = before if before is not None and before.place == place else StoredIn(place, uuid4().hex)
+    if chosen is None:
         return None
-    store = open_store(found.place)
+    store = open_store(chosen.place)
     if kind not in store.types:
-        raise ConfigError(f"{found.place.partition(':')[0]} builds no index of the type {kind}; it knows: "
+        raise ConfigError(f"{chosen.place.partition(':')[0]} builds no index of the type {kind}; it knows: "
                           f"{', '.join(store.types)}")
     said = store.state()
-    if said is not None and said.get("owner") != found.owner and not replace:
-        raise StoreError(f"{found.place} holds the index of another folder already; add #NAME to --store for another "
+    if said is not None and said.get("owner") != chosen.owner and not replace:
+        raise StoreError(f"{chosen.place} holds the index of another folder already; add #NAME to --store for another "
                          "name, or replace what is there with --prune")
-    return found
+    return chosen
 
 
 def _whole(place: str, folder: Path) -> str:

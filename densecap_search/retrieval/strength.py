@@ -37,5 +37,5 @@ class Foreign:
 
 def shares(foreign: Foreign, matches: Sequence[float], words: Sequence[int]) -> dict[str, float]:
     """What share of some queries is called what, in percent."""
-    found = [foreign.strength(match, count) for match, count in zip(matches, words, strict=True)]
-    return {name: 100 * found.count(name) / max(1, len(found)) for name in LEVELS}
+    strengths = [foreign.strength(match, count) for match, count in zip(matches, words, strict=True)]
+    return {name: 100 * strengths.count(name) / max(1, len(strengths)) for name in LEVELS}

@@ -125,7 +125,7 @@ def search_exactly(vectors: VectorSource, queries: Array, k: int, allowed: Mask 
 
     allowed: by number, those that may be found; None: all.
     """
-    found: list[Found] = []
+    lists: list[Found] = []
     for row in range(0, len(queries), QUERIES):
         best = [_Best(k) for _ in queries[row:row + QUERIES]]
         for begin, block in vectors.blocks(start):
@@ -134,8 +134,8 @@ def search_exactly(vectors: VectorSource, queries: Array, k: int, allowed: Mask 
                 scores[:, ~allowed[begin:begin + len(block)]] = -np.inf
             for own, values in zip(best, scores, strict=True):
                 own.offer(begin, values)
-        found.extend(own.found() for own in best)
-    return found
+        lists.extend(own.found() for own in best)
+    return lists
 
 
 def search_among(vectors: VectorSource, numbers: Numbers, queries: Array, k: int) -> list[Found]:

@@ -41,13 +41,13 @@ def tokens(text: str) -> list[str]:
 def _parts(word: str) -> list[str]:
     if not UNSPACED.search(word):
         return [word]
-    found, at = [], 0
+    parts, at = [], 0
     for run in UNSPACED.finditer(word):
         letters = run.group()
         pairs = [letters[place:place + 2] for place in range(max(1, len(letters) - 1))]
-        found += [word[at:run.start()], *pairs]
+        parts += [word[at:run.start()], *pairs]
         at = run.end()
-    return [part for part in (*found, word[at:]) if part]
+    return [part for part in (*parts, word[at:]) if part]
 
 
 def holds(words: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -141,11 +141,11 @@ class Words:
 
     def _of_term(self, term: str) -> tuple[Ints, Array]:
         """The texts that count and hold a word, and how often each does."""
-        found = [(start + rows, counts) for start, part in zip(self._starts, self.parts, strict=False)
+        postings = [(start + rows, counts) for start, part in zip(self._starts, self.parts, strict=False)
                  for rows, counts in [part.of_term(term)] if len(rows)]
-        if not found:
+        if not postings:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        rows, counts = (np.concatenate(values) for values in zip(*found, strict=True))
+        rows, counts = (np.concatenate(values) for values in zip(*postings, strict=True))
         kept = self.counted[rows]
         return rows[kept], counts[kept]
 
@@ -192,8 +192,8 @@ class Words:
             return scores
         above = scores - scores[self.counted].mean() * self.usual
         spread = float(above[self.counted].std())
-        found: Array = np.where(self.counted, above / spread, 0).astype(np.float32) if spread > 0 else above * 0
-        return found
+        surprises: Array = np.where(self.counted, above / spread, 0).astype(np.float32) if spread > 0 else above * 0
+        return surprises
 
 
 def save_part(part: WordPart, path: Path) -> None:
@@ -205,10 +205,10 @@ def save_part(part: WordPart, path: Path) -> None:
 
 def load_part(path: Path) -> WordPart:
     """What :func:`save_part` wrote. Errors: ValueError, KeyError, OSError where it is damaged."""
-    with np.load(path, allow_pickle=False) as found:
-        text = found["terms"].tobytes().decode()
-        part = WordPart(tuple(text.split("\n")) if text else (), found["starts"], found["rows"],
-                        found["counts"].astype(np.float32), found["lengths"])
+    with np.load(path, allow_pickle=False) as arrays:
+        text = arrays["terms"].tobytes().decode()
+        part = WordPart(tuple(text.split("\n")) if text else (), arrays["starts"], arrays["rows"],
+                        arrays["counts"].astype(np.float32), arrays["lengths"])
     fits = (len(part.starts) == len(part.terms) + 1 and part.starts[-1] == len(part.rows) == len(part.counts)
             and (not len(part.rows) or 0 <= part.rows.min() <= part.rows.max() < len(part.lengths)))
     if not fits or (np.diff(part.starts) < 0).any():

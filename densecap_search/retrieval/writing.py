@@ -243,8 +243,8 @@ def _measured(manifest: Manifest, alive: Mask, rows: Rows, ask: Ask) -> Approxim
     reader = store.reader(manifest.store.body, manifest.number, manifest.dim, manifest.total)
 
     def near(query: Array, effort: int) -> Numbers:
-        (found,) = reader.nearest(query[None], DEPTH, effort, None, ())
-        return np.unique(np.array([number for number, _ in found], np.int64))
+        (nearest,) = reader.nearest(query[None], DEPTH, effort, None, ())
+        return np.unique(np.array([number for number, _ in nearest], np.int64))
 
     asked = ask(rows, reader, alive)
     effort, recall = widen(near, manifest.index_type, reader, alive, asked)

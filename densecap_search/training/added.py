@@ -66,17 +66,17 @@ def with_questions(collection: Collection, questions: Sequence[Record]) -> Colle
 
 
 def _questions(files: Sequence[str], workers: int | None) -> tuple[list[Record], list[Skipped]]:
-    found = [read_collection(Path(name)) for name in files]
-    for name, each in zip(files, found, strict=True):
+    added = [read_collection(Path(name)) for name in files]
+    for name, each in zip(files, added, strict=True):
         if each.format != FORMAT:
             raise CollectionError(f"{name} holds no answers to searches (it is read as {each.format}); the page keeps "
                                   "them beside its index, in INDEX.feedback.jsonl")
-    read, unreadable = read_contents([record for each in found for record in each.records], workers=workers)
+    read, unreadable = read_contents([record for each in added for record in each.records], workers=workers)
     by_content: dict[str, Record] = {}
     for record in read:
         known = by_content.setdefault(record.hash, record)
         by_content[record.hash] = replace(known, captions=(*dict.fromkeys(known.captions + record.captions),))
-    return list(by_content.values()), [*(skip for each in found for skip in each.skipped), *unreadable]
+    return list(by_content.values()), [*(skip for each in added for skip in each.skipped), *unreadable]
 
 
 def _with_splits(collection: Collection, config: RunConfig) -> Collection:

@@ -215,9 +215,9 @@ def _pictures(pairs: Pairs) -> list[str]:
 def _trial(candidate: tuple[str, float], seen: _Seen) -> Trial:
     own = seen.of(candidate)
     means = [float(values.mean()) for values in seen.scores[candidate]]
-    found = paired(own, seen.of(CANDIDATES[0]), seen.clusters())
+    against_first = paired(own, seen.of(CANDIDATES[0]), seen.clusters())
     spread = float(np.std(means)) if len(means) > 1 else float(own.std() / len(own) ** 0.5)
-    return Trial(*candidate, float(own.mean()), spread, found.value, found.low, found.high)
+    return Trial(*candidate, float(own.mean()), spread, against_first.value, against_first.low, against_first.high)
 
 
 def _look(image: torch.Tensor, text: torch.Tensor, batch: Batch, scale: float) -> tuple[float, float, float, int]:

@@ -85,8 +85,8 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
 def fold(train_records: Sequence[Record], val_records: Sequence[Record], config: RunConfig, train: TrainConfig,
          encoder: DualEncoder) -> TrainingData:
     """Another split of pictures that :func:`prepare` has read, for heads: their rows lie in the cache."""
-    found = image_rows(encoder, train_records, workers=train.workers)
-    rows = {train_records[row].image_id: values for row, values in zip(found.kept, found.rows, strict=True)}
+    images = image_rows(encoder, train_records, workers=train.workers)
+    rows = {train_records[row].image_id: values for row, values in zip(images.kept, images.rows, strict=True)}
     batches, _, _ = _grouped_batches(train_records, _Known(rows, {}), config, train, encoder, ALONE, SILENT)
     return TrainingData(Splits(tuple(train_records), tuple(val_records), (), "made"), batches, ())
 
@@ -114,10 +114,10 @@ def _open_pictures(
     if processes.count > 1:  # each process encodes its share; then all find all of it in the cache
         image_rows(encoder, list(processes.share(readable)), workers=train.workers, talk=talk)
         processes.wait()
-    found = image_rows(encoder, readable, workers=train.workers, talk=talk)
-    records = [readable[row] for row in found.kept]
-    rows = {record.image_id: row for record, row in zip(records, found.rows, strict=True)}
-    return Opened(records, found.skipped, {}), _Known(rows, {})
+    images = image_rows(encoder, readable, workers=train.workers, talk=talk)
+    records = [readable[row] for row in images.kept]
+    rows = {record.image_id: row for record, row in zip(records, images.rows, strict=True)}
+    return Opened(records, images.skipped, {}), _Known(rows, {})
 
 
 def _batches(
@@ -135,21 +135,21 @@ def _batches(
     sub_texts, sub_counts = [run for runs in subs for run in runs], np.array([len(runs) for runs in subs], np.int64)
 
     if train.tune == "heads":
-        found = text_rows(encoder, captions, talk=talk)
-        rows = found.rows
+        of_texts = text_rows(encoder, captions, talk=talk)
+        rows = of_texts.rows
         if sub_texts:
             more = text_rows(encoder, sub_texts, talk=talk).rows
-            rows = np.concatenate([rows, more])[interleaved(found.counts, sub_counts)]
+            rows = np.concatenate([rows, more])[interleaved(of_texts.counts, sub_counts)]
         images = np.stack([known.rows[record.image_id] for record in records])
 
         def embed(numbers: Ints) -> Array:
-            return mean_of(heads_of(encoder, "text", found.rows), found.counts)[numbers]
+            return mean_of(heads_of(encoder, "text", of_texts.rows), of_texts.counts)[numbers]
 
         made: Batches = RowBatches(counts, groups, batch_size, train.seed, processes, reference,
-                                   embed if train.batches == "neighbours" else None, _if_several(found.counts),
+                                   embed if train.batches == "neighbours" else None, _if_several(of_texts.counts),
                                    sub_counts.tolist() if sub_texts else None, train.sub_captions,
                                    image_rows=images, text_rows=rows)
-        return made, found.truncation
+        return made, of_texts.truncation
 
     def encode(numbers: Ints) -> Array:
         return embed_texts(encoder, [captions[number] for number in numbers], cached=False)[0]

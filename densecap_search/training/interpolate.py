@@ -105,15 +105,15 @@ def measure_mixtures(
 
     cached: whether the towers are the same in all mixtures. The encoder is left with the last one's weights.
     """
-    found: dict[str, list[Figures]] = {name: [] for name in sets}
+    curves: dict[str, list[Figures]] = {name: [] for name in sets}
     rows: dict[str, PairRows] = {}
     for alpha in talk.each(ALPHAS, "interpolating", len(ALPHAS), "mixtures"):
         encoder.model.load_state_dict(mix(original, tuned, alpha))
         for name, records in sets.items():
             if not cached or name not in rows:
                 rows[name] = pair_rows(encoder, records, cached=cached, workers=workers)
-            found[name].append(rows[name].pairs(encoder).mean_figures())
-    return found
+            curves[name].append(rows[name].pairs(encoder).mean_figures())
+    return curves
 
 
 def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping[str, Tensor], config: RunConfig,
@@ -126,7 +126,7 @@ def _choose(encoder: DualEncoder, original: Mapping[str, Tensor], tuned: Mapping
         sets["retain"], _ = read_contents(retained, workers=train.workers)
     measured = measure_mixtures(encoder, original, tuned, sets, cached=train.tune == "heads", workers=train.workers,
                                 talk=talk)
-    found = {name: [mean_recall_at_1(figures) for figures in curve] for name, curve in measured.items()}
-    total = [sum(values) for values in zip(*found.values(), strict=True)]
+    recalls = {name: [mean_recall_at_1(figures) for figures in curve] for name, curve in measured.items()}
+    total = [sum(values) for values in zip(*recalls.values(), strict=True)]
     best = max(range(len(ALPHAS)), key=lambda number: (total[number], ALPHAS[number]))
-    return Curve(ALPHAS[best], ALPHAS, tuple(found["val"]), tuple(found["retain"]) if "retain" in found else None)
+    return Curve(ALPHAS[best], ALPHAS, tuple(recalls["val"]), tuple(recalls["retain"]) if "retain" in recalls else None)

@@ -194,14 +194,14 @@ def _choose(config: RunConfig, train: TrainConfig, data: TrainingData, encoder: 
     plain = replace(train, diagnose=0)
     job = _Job(encoder, plain, run, data, trained, processes, SILENT, writes=False)
     if train.tune == "heads" and job.total_steps <= choice.LONG:
-        found = choice.by_validation(config, plain, data, encoder, heads_trainer(encoder, trained, run), talk)
+        chosen = choice.by_validation(config, plain, data, encoder, heads_trainer(encoder, trained, run), talk)
     else:
         encoder.model.eval()
         scale = train.init_logit_scale or encoder.logit_scale().item()
-        found = choice.by_sample(plain, data, job.embed_without_gradient, scale)
-    found = processes.of_the_first(found)
-    talk.say(f"{choice.spelled(found.objective, found.gamma)} was chosen; {found.reason}")
-    return found
+        chosen = choice.by_sample(plain, data, job.embed_without_gradient, scale)
+    chosen = processes.of_the_first(chosen)
+    talk.say(f"{choice.spelled(chosen.objective, chosen.gamma)} was chosen; {chosen.reason}")
+    return chosen
 
 
 def heads_trainer(encoder: DualEncoder, trained: dict[str, nn.Parameter], run: Path,
@@ -338,11 +338,11 @@ class _Job:
             raise TrainingStopped(f"after step {self.at.step} {error}; {self._advice()}") from error
 
     def _advice(self) -> str:
-        found = f"the last good checkpoint is in {self.run}; "
+        where = f"the last good checkpoint is in {self.run}; "
         if self.at.step == self.good_step:  # the same weights and the same batch: whatever the rate, the same loss
-            return found + ("try --resume --precision fp32, or train anew into another folder with a lower learning "
+            return where + ("try --resume --precision fp32, or train anew into another folder with a lower learning "
                             "rate")
-        return found + (f"go on from step {self.good_step} with --resume and a lower --lr (it was "
+        return where + (f"go on from step {self.good_step} with --resume and a lower --lr (it was "
                         f"{self.train.lr:g}) or --precision fp32")
 
     def _backward(self, batch: Batch) -> float:

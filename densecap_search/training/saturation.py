@@ -100,8 +100,8 @@ def gradient_of(loss: Tensor, scores: Sequence[Tensor], parameters: Sequence[Ten
     scores: what z2 looks at: the logits, or the embeddings they are made of, whose gradient is 0 when theirs is.
     """
     by_score = torch.autograd.grad(loss, list(scores), retain_graph=True)
-    found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    of_each = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_each, strict=True)]
     norm = sum(float(gradient.double().square().sum()) for gradient in gradients) ** 0.5
     norm32 = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum().sqrt()
     largest = max(float(gradient.abs().max()) for gradient in gradients)

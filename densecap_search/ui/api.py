@@ -275,17 +275,17 @@ class Service:
 
     async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
         """The hits behind ``offset``, unless who asked goes away."""
-        found = await _unless_gone(request.receive, self.searches.ask(query))
-        total = found.shown.count
-        return await asyncio.to_thread(lambda: self._reply(found, offset, total, query.sort))
+        answered = await _unless_gone(request.receive, self.searches.ask(query))
+        total = answered.shown.count
+        return await asyncio.to_thread(lambda: self._reply(answered, offset, total, query.sort))
 
-    def _reply(self, found: finding.Found, offset: int, total: int, sort: str) -> SearchReply:
-        hits = found.hits[offset:]
-        cards = finding.cards(found.shown.searcher.newest_first(hits) if sort == "date" else hits, found.shown,
+    def _reply(self, answered: finding.Found, offset: int, total: int, sort: str) -> SearchReply:
+        hits = answered.hits[offset:]
+        cards = finding.cards(answered.shown.searcher.newest_first(hits) if sort == "date" else hits, answered.shown,
                               self.paths)
-        return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total, hints=found.hints,
-                           message=finding.message(offset + 1, cards, total, sort), note=found.note,
-                           generation=found.shown.generation)
+        return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total, hints=answered.hints,
+                           message=finding.message(offset + 1, cards, total, sort), note=answered.note,
+                           generation=answered.shown.generation)
 
     async def copied(self, work: Callable[[Gallery], T]) -> T:
         """Pictures are opened by a few threads; what waits for them is bounded, what is given up is not opened."""
@@ -336,19 +336,19 @@ def _add_searching(api: FastAPI, service: Service) -> None:
     @api.post("/api/explain", response_model=ExplainReply, summary="What each sentence of a query says of its hits")
     async def explain(request: Request, body: ExplainRequest) -> ExplainReply:
         query = finding.check_asked(finding.Query(0, body.query())).asked
-        found = await _unless_gone(request.receive, service.others.ask(
+        explained = await _unless_gone(request.receive, service.others.ask(
             lambda shown: finding.explained(shown, query, body.pictures)))
-        return ExplainReply(sentences=list(found.parts), own=own_parts(query), hits=[
+        return ExplainReply(sentences=list(explained.parts), own=own_parts(query), hits=[
             ExplainedPicture(picture=name, percentiles=list(shares), caption=list(caption)) for name, shares, caption
-            in zip(body.pictures, found.percentiles, found.captions, strict=True)])
+            in zip(body.pictures, explained.percentiles, explained.captions, strict=True)])
 
     @api.post("/api/heat", response_model=HeatReply, summary="Where in a picture a sentence fits")
     async def where_it_fits(request: Request, body: HeatRequest) -> HeatReply:
-        found = await _unless_gone(request.receive, service.others.ask(
+        explained = await _unless_gone(request.receive, service.others.ask(
             lambda shown: finding.heated(shown, body.picture, body.text)))
-        if isinstance(found, str):
-            return HeatReply(reason=found)
-        return HeatReply(values=np.round(found.values, 3).tolist(), box=found.box)
+        if isinstance(explained, str):
+            return HeatReply(reason=explained)
+        return HeatReply(values=np.round(explained.values, 3).tolist(), box=explained.box)
 
     @api.get("/api/similar", response_model=SearchReply, summary="Pictures that look like one of the index")
     async def similar(request: Request, picture: str, count: Annotated[int, Field(ge=1, le=MOST_PAGE)] = 24,
@@ -398,8 +398,8 @@ def _add_pictures(api: FastAPI, service: Service) -> None:
             return _refused(404, "the index has no such picture")
         kind = "image/jpeg"
         if size == "original":
-            found = await _unless_gone(request.receive, service.copied(lambda gallery: gallery.original(row)))
-            path, kind = (found, "") if isinstance(found, Skipped) else found
+            original = await _unless_gone(request.receive, service.copied(lambda gallery: gallery.original(row)))
+            path, kind = (original, "") if isinstance(original, Skipped) else original
         else:
             path = await _unless_gone(request.receive, service.copied(lambda gallery: gallery.copy(row, size)))
         if isinstance(path, Skipped):

@@ -53,11 +53,11 @@ def as_zip(table: Sequence[dict[str, Any]], rows: Sequence[Row], gallery: Galler
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         packed = []
         for number, (line, row) in enumerate(zip(table, rows, strict=True), start=1):
-            found = gallery.original(row)
-            if isinstance(found, Skipped):
-                packed.append({**line, "image": "", "missing": found.reason})
+            original = gallery.original(row)
+            if isinstance(original, Skipped):
+                packed.append({**line, "image": "", "missing": original.reason})
                 continue
-            path, _ = found
+            path, _ = original
             name = f"{number:04d}-{_plain(PurePath(row.image).stem)}{_plain(path.suffix.lower())}"
             archive.write(path, f"images/{name}")
             packed.append({**line, "image": f"images/{name}"})

@@ -92,9 +92,9 @@ def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
     for mode, narrowed, stacks, sort in {query.alike for query in asked if not query.picture}:
         own = [query for query in asked if not query.picture and query.alike == (mode, narrowed, stacks, sort)]
         find = shown.searcher.stacks if stacks else shown.searcher.find
-        found, _ = find([_resolved(shown, query) for query in own], max(query.last for query in own), mode=mode,
+        ranked_lists, _ = find([_resolved(shown, query) for query in own], max(query.last for query in own), mode=mode,
                         narrowed=narrowed, sort=sort)
-        hits.update({id(query): ranked for query, ranked in zip(own, found, strict=True)})
+        hits.update({id(query): ranked for query, ranked in zip(own, ranked_lists, strict=True)})
     return [Found(shown, (_by_picture(shown, query) if query.picture else hits[id(query)])[:query.last],
                   [f"{hint[0].upper()}{hint[1:]}." for hint in queries.hints(query.asked.caption, *FIELDS)],
                   _note(shown, query)) for query in asked]
@@ -192,12 +192,12 @@ class Reading:
 def reading(encoder: TextEncoder, caption: str) -> Reading:
     """Words and tokens of a caption, and where the window ends."""
     words, window = len(caption.split()), encoder.context_length
-    found = encoder.segments([caption])
-    tokens = found.truncation.longest
+    segments = encoder.segments([caption])
+    tokens = segments.truncation.longest
     if tokens <= window:
         return Reading(words, tokens, window)
-    if found.truncation.split:
-        return Reading(words, tokens, window, segments=found.truncation.segments)
+    if segments.truncation.split:
+        return Reading(words, tokens, window, segments=segments.truncation.segments)
     low, high = 0, len(caption)  # the longest beginning that fits; tokens grow with letters but for the last word
     while low < high:
         middle = (low + high + 1) // 2

@@ -72,8 +72,9 @@ class Shown:
         low, high = EXAMPLE_LETTERS
         numbers = self.index.numbers
         rows = self.index.rows.many(numbers[:: max(1, len(numbers) // LOOKED_AT)].tolist())
-        found = [caption for row in rows for caption in row.captions[:1] if caption.strip()]
-        fitting = [caption for caption in found if low <= len(caption) <= high] or [caption[:high] for caption in found]
+        captions = [caption for row in rows for caption in row.captions[:1] if caption.strip()]
+        fitting = ([caption for caption in captions if low <= len(caption) <= high]
+                   or [caption[:high] for caption in captions])
         step = max(1, len(fitting) // EXAMPLES)
         return tuple(dict.fromkeys(fitting[step // 2::step][:EXAMPLES]))
 
@@ -120,10 +121,10 @@ class LiveIndex:
     def _captions_came(self) -> bool:
         """Captions are added to a generation after it has been named, since they take longer."""
         before = self.shown.searcher
-        found = load_captions(before.index) if before.captions is None else None
-        if found is not None:
-            self.shown = Shown(replace(before, captions=found))
-        return found is not None
+        captions = load_captions(before.index) if before.captions is None else None
+        if captions is not None:
+            self.shown = Shown(replace(before, captions=captions))
+        return captions is not None
 
     def _load(self) -> Searcher:
         index, before = load_index(self.folder), self.shown.searcher

@@ -106,7 +106,7 @@ def _choose(collection: Collection, models: Sequence[ModelConfig], splits: Seque
     """The records of the splits: as the first run among the models has them, and of other pictures as the table has."""
     if collection.format == FEEDBACK:
         return _choose_questions(collection, models, splits, talk)
-    made = next((found for model in models if (found := read_splits(Path(model.name))[0])), {})
+    made = next((own_splits for model in models if (own_splits := read_splits(Path(model.name))[0])), {})
     if made:
         collection = with_contents(collection, talk=talk)
     here = {record.image_id: record.content.hash for record in collection.captioned if record.content}
@@ -122,7 +122,7 @@ def _choose_questions(collection: Collection, models: Sequence[ModelConfig], spl
     collection = with_contents(collection, talk=talk)
     trained = frozenset[str]().union(*(trained_before(model.name) for model in models))
     runs = [Path(model.name) for model in models if model.name != STARTER]
-    made = next((found for run in runs if (found := read_splits(run)[0])), {})
+    made = next((own_splits for run in runs if (own_splits := read_splits(run)[0])), {})
     split_of = {content: split for split, content in made.values()}
     fair = [record for record in collection.captioned if record.content and record.hash not in trained]
     known = len(collection.captioned) - len(fair)

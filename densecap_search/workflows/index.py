@@ -27,9 +27,9 @@ class Indexed:
 
 def indexed_collection(folder: Path) -> Collection:
     """The pictures of an index with all that it knows of them, as a collection; nothing is opened."""
-    found = load_index(folder)
+    index = load_index(folder)
     records = (Record(row.image_id, Path(row.image), row.captions, row.split, row.group, row.burst, row.columns,
-                      content=Content(row.hash, row.size, row.modified)) for row in found.rows)
+                      content=Content(row.hash, row.size, row.modified)) for row in index.rows)
     return Collection(folder.resolve().name, tuple(records))
 
 

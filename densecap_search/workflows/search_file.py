@@ -27,11 +27,11 @@ def answers(searcher: Searcher, queries: Iterator[Query], k: int, *, mode: str =
     truncation = Truncation.of([], searcher.encoder.context_length)
     unknown = UnknownWords()
     while block := list(islice(queries, BLOCK)):
-        found, own = searcher.find(block, k, mode=mode, narrowed=narrowed, sort=sort)
+        lists, own = searcher.find(block, k, mode=mode, narrowed=narrowed, sort=sort)
         truncation = truncation.and_of(own)
         if searcher.mode(mode) != "words":
             unknown.add(searcher.encoder.tokenizer, (" ".join(text for _, text in query.texts) for query in block))
-        yield from zip(range(first, first + len(block)), block, found, strict=True)
+        yield from zip(range(first, first + len(block)), block, lists, strict=True)
         first += len(block)
     if truncation.longer:
         talk.say(str(truncation))
@@ -64,9 +64,9 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
             if table and not done.size:
                 file.write(csv_text(columns, []).encode())
             left = islice(read_queries(queries), done.asked, None)
-            found = answers(searcher, left, k, mode=mode, narrowed=narrowed, sort=sort,
+            answered = answers(searcher, left, k, mode=mode, narrowed=narrowed, sort=sort,
                             first=done.asked + 1, talk=talk)
-            while block := list(islice(found, BLOCK)):
+            while block := list(islice(answered, BLOCK)):
                 rows = [{"query_number": number, "query": str(query), **hit.told()}
                         for number, query, hits in block for hit in hits]
                 file.write(_lines(rows, columns, table, inert))

@@ -119,19 +119,19 @@ def rows_of(features: Any) -> Array:
 
 def to_huggingface(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of open_clip's CustomTextCLIP under the names of CLIPModel, q, k and v apart, projections as [D, W]."""
-    found: dict[str, Tensor] = {}
+    theirs: dict[str, Tensor] = {}
     for name, value in state.items():
         value = value.detach().cpu()
         if name in ("text.text_projection", "visual.proj"):
             tower = "text" if name.startswith("text") else "visual"
-            found[f"{tower}_projection.weight"] = value.T.contiguous()
+            theirs[f"{tower}_projection.weight"] = value.T.contiguous()
         elif ".attn.in_proj_" in name:
             kind = name.rpartition("_")[2]
             for letter, part in zip("qkv", value.chunk(3), strict=True):
-                found[_renamed(name.replace(f"in_proj_{kind}", f"{letter}_proj.{kind}"))] = part.contiguous()
+                theirs[_renamed(name.replace(f"in_proj_{kind}", f"{letter}_proj.{kind}"))] = part.contiguous()
         elif name not in ("text.attn_mask", "logit_bias"):
-            found[_renamed(name)] = value.contiguous()
-    return found
+            theirs[_renamed(name)] = value.contiguous()
+    return theirs
 
 
 def _renamed(name: str) -> str:
@@ -148,11 +148,11 @@ def _config(encoder: DualEncoder, state: dict[str, Tensor]) -> Any:
     if not isinstance(image, VisionTransformer) or not isinstance(text, TextTransformer):
         raise ModelError(f"the towers of {encoder.name} ({type(image).__name__}, {type(text).__name__}) are not those "
                          "of Hugging Face's CLIPModel; publish it with --as onnx or immich")
-    strange = [word for word, found in (
+    strange = [word for word, present in (
         ("attention over all patches", image.attn_pool is not None), ("a pooled average", image.pool_type != "tok"),
         ("a text tower without a causal mask", text.attn_mask is None), ("another pooling of captions",
          text.pool_type not in ("argmax", "eos")), ("a class token after the caption", text.cls_emb is not None),
-    ) if found]
+    ) if present]
     if strange:
         raise ModelError(f"{encoder.name} has {' and '.join(strange)}, which Hugging Face's CLIPModel has not; publish "
                          "it with --as open_clip, onnx or immich")

@@ -100,5 +100,5 @@ def _pixels(image: Image.Image, settings: dict[str, Any]) -> Array:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values

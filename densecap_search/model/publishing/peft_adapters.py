@@ -56,8 +56,8 @@ def _with_tensors(peft: Any, adapters: Adapters, layers: list[str], tensors: Sta
         r=adapters.rank, lora_alpha=adapters.alpha, target_modules=layers, use_dora=adapters.kind == "dora",
         modules_to_save=list(_HEADS)))
     model.peft_config["default"].base_model_name_or_path = BASE
-    found = peft.set_peft_model_state_dict(model, tensors)
-    wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if ".lora_" in name)]
+    put = peft.set_peft_model_state_dict(model, tensors)
+    wrong = [*put.unexpected_keys, *(name for name in put.missing_keys if ".lora_" in name)]
     if wrong:
         raise ModelError(f"the adapter {wrong[0]} of {adapters.base.name} has no place in Hugging Face's CLIPModel; "
                          "publish it merged, with --as open_clip or onnx")

@@ -64,13 +64,13 @@ def linear_layers(head: nn.Module) -> list[tuple[Tensor, Tensor | None, bool]]:
         inner = torch.cat([hidden, across, -across])
         bias = torch.cat([head.hidden.bias, torch.zeros(2 * len(across))]) - inner @ mean
         return [(inner, bias, True), (torch.cat([head.out.weight, one, -one], dim=1), head.out.bias, False)]
-    found: list[tuple[Tensor, Tensor | None, bool]] = []
+    layers: list[tuple[Tensor, Tensor | None, bool]] = []
     for part in ([head] if isinstance(head, nn.Linear) else head.modules()):
         if isinstance(part, nn.Linear):
-            found.append((part.weight, part.bias, False))
-        elif isinstance(part, nn.GELU) and found:
-            found[-1] = (*found[-1][:2], True)
-    return found
+            layers.append((part.weight, part.bias, False))
+        elif isinstance(part, nn.GELU) and layers:
+            layers[-1] = (*layers[-1][:2], True)
+    return layers
 
 
 def _router(encoder: DualEncoder, scratch: Path) -> Any:

@@ -103,10 +103,10 @@ def _load_text_tower(transformer: nn.Module, folder: Path) -> None:
 
 
 def _check_hash(file: Path, expected: str, package: str) -> None:
-    found = hash_file(file, "sha256")
-    if found != expected:
+    actual = hash_file(file, "sha256")
+    if actual != expected:
         raise ModelError(f"{file.name} of the package {package} is not the file the starter was made with "
-                         f"(sha256 {found[:12]}…, expected {expected[:12]}…); reinstall the extra `starter`")
+                         f"(sha256 {actual[:12]}…, expected {expected[:12]}…); reinstall the extra `starter`")
 
 
 def _image_file() -> Path:
