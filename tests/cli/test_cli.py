@@ -255,6 +255,7 @@ def test_what_an_index_lacks_is_never_found_through_it(photos: Path, tiny_run: P
     assert (found["gallery"], found["missing"], found["found"]["R@50"]) == (8, 16, pytest.approx(100 * 8 / 24))
 
 
+@pytest.mark.slow
 def test_retention_measures_a_second_collection_before_and_after_and_between(photos: Path, tiny_run: Path, tmp_path: Path):
     other = make_photos(tmp_path / "other")
     for path in other.glob("*.txt"):
@@ -280,6 +281,7 @@ def test_retention_measures_a_second_collection_before_and_after_and_between(pho
     assert "is no run folder; name that model with --against" in run(*words, code=1).stderr
 
 
+@pytest.mark.slow
 def test_what_a_run_with_its_own_splits_is_tested_on_was_not_trained_on(photos: Path, tiny_run: Path, tmp_path: Path):
     run("export", photos, "-o", tmp_path / "t.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
@@ -312,6 +314,7 @@ def test_the_gallery_is_told_and_may_be_all_pictures_and_missing_rows_count_as_s
     assert run(*words, "--gallery", "all", "--retain", photos, code=2)
 
 
+@pytest.mark.slow
 def test_retention_is_measured_from_any_folder(photos: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(tiny_run, tmp_path / "models" / "tiny")
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from densecap_search.errors import DensecapError
 
 NAMES = ("1.jpg", "2.jpg", "sub/3.png")
 # tests/slow/test_readers_fuzzed.py runs 1,500 each, `make fuzz` 10,000
-FUZZ = settings(max_examples=int(os.environ.get("DENSECAP_FUZZ", "150")), deadline=None,
+FUZZ = settings(max_examples=int(os.environ.get("DENSECAP_FUZZ", "60")), deadline=None,
                 suppress_health_check=list(HealthCheck))
 names = st.sampled_from([*NAMES, "./1.jpg", "sub\\3.png", "gone.jpg", "", "a\0b", "~nobody/x.jpg", "x" * 300])
 values = st.recursive(

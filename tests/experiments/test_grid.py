@@ -37,6 +37,7 @@ def experiment(tmp_path: Path, tiny_run: Path) -> Experiment:
     return load_experiment(file)
 
 
+@pytest.mark.slow
 def test_every_run_is_a_run_folder_and_the_rows_are_means_over_its_seeds(experiment: Experiment, tmp_path: Path):
     outcomes = run_experiment(experiment, tmp_path / "out", talk=SILENT)
     assert [outcome.arm for outcome in outcomes] == [BEFORE, *["plain", "margin"] * 4]
@@ -78,6 +79,7 @@ def test_an_experiment_that_is_begun_again_trains_nothing_twice(experiment: Expe
     assert len(trained) == 8
 
 
+@pytest.mark.slow
 def test_settings_are_fixed_once_the_test_split_was_read(experiment: Experiment, tmp_path: Path):
     run_experiment(experiment, tmp_path / "out", talk=SILENT)
     more = replace(experiment, arms={**experiment.arms, "another": {"train.objective": "label_smoothing"}})
@@ -99,6 +101,7 @@ def test_before_the_test_split_is_read_runs_may_be_added_but_not_changed(experim
         grid._hold(changed, changed.runs(), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_trained_is_told_and_the_others_go_on(experiment: Experiment, tmp_path: Path, monkeypatch):
     finetune, said = grid.finetune, []
 

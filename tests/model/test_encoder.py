@@ -193,6 +193,7 @@ def test_a_file_that_would_run_code_is_not_unpickled(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_same_every_time():
     first = load("RN50", pretrained="random").fingerprint()
     torch.manual_seed(99)

@@ -104,7 +104,7 @@ def test_any_letters_are_a_condition_or_an_error_of_ours(text: str):
         parse_filter(text)
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw", pytest.param("ivfpq", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_a_filter_applies_before_the_ranking_for_every_type(kind: str, share: float, tmp_path: Path):
     matrix = vectors(1500)

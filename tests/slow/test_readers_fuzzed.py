@@ -1,4 +1,4 @@
-"""The fuzz tests of the readers again, with ten times the examples of the fast run (`make fuzz`: 10,000 each)."""
+"""The fuzz tests of the readers again, with 25 times the examples of the fast run (`make fuzz`: 10,000 each)."""
 
 from __future__ import annotations
 

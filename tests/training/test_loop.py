@@ -84,7 +84,7 @@ class _StopAt:
         return self.original(*args, **kwargs)
 
 
-@pytest.mark.parametrize("tune", ["heads", "full", "last:1", "lora", "dora"])
+@pytest.mark.parametrize("tune", ["heads", "full", *(pytest.param(tune, marks=pytest.mark.slow) for tune in ("last:1", "lora", "dora"))])
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     collection, tiny_run, tmp_path: Path, monkeypatch, tune: str
 ):
@@ -549,6 +549,7 @@ def test_options_that_save_memory_or_time_change_no_result(collection, tiny_run,
         assert asked == ["VisionTransformer", "TextTransformer"]
 
 
+@pytest.mark.slow
 def test_a_fraction_of_the_training_pictures_is_used_and_the_split_seed_holds_the_splits(collection, tiny_run, tmp_path):
     def split(name: str, seed: int, **data: float) -> dict:
         config = load_config(overrides=[("model.name", str(tiny_run)), ("train.epochs", 1), ("train.tune", "heads"),
