@@ -16,12 +16,13 @@ from densecap_search.files import cache_folder, hash_file, hash_text, temporary_
 from densecap_search.model.query_encoder import QueryEncoder, QueryTokenizer, TextShape, Weights
 
 FORMAT = 1
+QUERIES = "queries"  # below the cache
 WEIGHTS, TABLE, DESCRIPTION = "weights.safetensors", "tokenizer.json", "query.json"
 
 
 def query_folder(fingerprint: str) -> Path:
     """Where the encoder of queries of an encoder lies, if there is one."""
-    return cache_folder() / "queries" / fingerprint
+    return cache_folder() / QUERIES / fingerprint
 
 
 def load_query_encoder(fingerprint: str, long_text: str | None = None) -> QueryEncoder | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from densecap_search.collection.records import Collection, Content, Record
 from densecap_search.config import ModelConfig
+from densecap_search.files import cache_folder, sweep
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.query_files import QUERIES
 from densecap_search.model.query_making import keep_query_encoder
 from densecap_search.retrieval.caption_store import Captions, update_captions
 from densecap_search.retrieval.index import load_index
@@ -51,6 +53,7 @@ def index_collection(
     pictures = bring_up_to_date(collection, noted, model, folder, wanted, talk=talk)
     trained = read_splits(Path(model.name))[1]
     captions = update_captions(pictures.index, noted, trained=trained, talk=talk)
+    sweep(cache_folder() / QUERIES)
     if loaded:
         keep_query_encoder(loaded[-1])
     return Indexed(pictures, captions)
