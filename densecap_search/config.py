@@ -48,6 +48,7 @@ class Reading:
     images: tuple[str, ...] = ()  # folders in which the pictures of a table lie
     exclude: tuple[str, ...] = ()  # patterns as in a .gitignore: files and folders that are left out
     skip_lines: int | None = None  # above a table's header; None: what is plainly no header is passed over
+    corrections: str | None = None  # a file of captions that were corrected on the page, put in place of what is read
 
 
 BY_CONTENT = Reading()
@@ -64,6 +65,7 @@ class DataConfig:
     images: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     skip_lines: int | None = None
+    corrections: str | None = None
     use_split: bool = True  # false: the table's split column is ignored, and splits are made
     val_share: float = 0.1
     test_share: float = 0.1

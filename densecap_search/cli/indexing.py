@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +90,7 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     from densecap_search.files import check_writable
 
     model = named_model(output, model_name, pretrained, arch, resize, prefix=prefix)
-    read_from = read(collection, reading, strict=strict)
+    read_from = read(collection, _with_corrections(reading, output), strict=strict)
     check_writable(output)
 
     from densecap_search.embedding.towers import choose_precision_by_trial  # torch: not before all that needs none
@@ -127,6 +128,14 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     _tell(output, made.pictures, model.name)
     if made.captions is not None:
         click.echo(str(made.captions.calibration))
+
+
+def _with_corrections(reading: config.Reading, output: Path) -> config.Reading:
+    """The captions that were corrected on the index's page, which lie beside it, unless others were named."""
+    from densecap_search.collection.corrections import corrections_file
+
+    beside = corrections_file(output)
+    return replace(reading, corrections=str(beside)) if reading.corrections is None and beside.is_file() else reading
 
 
 def _tell(output: Path, summary: IndexSummary, model: str) -> None:

@@ -57,8 +57,8 @@ def collection_options(command: F) -> F:
     @functools.wraps(command)
     def with_reading(*arguments: Any, image_column: str | None, caption_column: tuple[str, ...], format: str | None,
                      hidden: bool, images: tuple[str, ...], exclude: tuple[str, ...], skip_lines: int | None,
-                     **others: Any) -> Any:
-        reading = config.Reading(image_column, caption_column, format, hidden, images, exclude, skip_lines)
+                     corrections: str | None, **others: Any) -> Any:
+        reading = config.Reading(image_column, caption_column, format, hidden, images, exclude, skip_lines, corrections)
         return command(*arguments, reading=reading, **others)
 
     decorated: Any = with_reading
@@ -73,6 +73,9 @@ def collection_options(command: F) -> F:
         click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files or folders, as in a "
                      ".gitignore: 'drafts/', '*.gif'. May be given again. A file .densecapignore says the same."),
         click.option("--skip-lines", type=click.IntRange(0), metavar="N", help="Lines above a table's header."),
+        click.option("--corrections", type=click.Path(resolve_path=True, dir_okay=False), metavar="FILE",
+                     help="Captions that were corrected on the page of an index (INDEX.corrections.jsonl), put in "
+                     "place of what is read."),
         click.option("--hidden", is_flag=True, help="Also pictures in hidden files and folders."),
     )):
         decorated = option(decorated)

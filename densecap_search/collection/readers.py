@@ -23,6 +23,7 @@ from densecap_search.collection import (
     json_tables,
     webdataset,
 )
+from densecap_search.collection.corrections import with_corrections
 from densecap_search.collection.left_out import left_out
 from densecap_search.collection.places import file_number, usual_folders
 from densecap_search.collection.records import Collection, Record, Skipped
@@ -203,8 +204,10 @@ def _collection(source: Source, records: Sequence[Record], skipped: Sequence[Ski
                 ) -> Collection:
     whole = source.path.resolve()
     name = whole.name if whole.is_dir() else f"{whole.parent.name}/{whole.name}"
-    return Collection(name, tuple(records), tuple(skipped), kind, "; ".join([reason, *source.notes]),
-                      tuple(source.notes))
+    collection = Collection(name, tuple(records), tuple(skipped), kind, "; ".join([reason, *source.notes]),
+                            tuple(source.notes))
+    corrections = source.reading.corrections
+    return collection if corrections is None else with_corrections(collection, Path(corrections).expanduser())
 
 
 def _with_the_unnamed(records: list[Record], source: Source) -> list[Record]:

@@ -1,5 +1,5 @@
 """The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export,
-feedback."""
+feedback, captions."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Receive
 
 from densecap_search import __version__
+from densecap_search.collection.corrections import corrections_file
 from densecap_search.collection.records import Skipped
 from densecap_search.embedding.content import default_workers
 from densecap_search.errors import DensecapError
@@ -37,6 +38,7 @@ from densecap_search.ui.teaching import Teaching
 
 PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
 MOST_PAGE, MOST_BASKET = 200, 5_000
+MOST_CAPTION = 100_000  # letters of a caption that is corrected
 LOOK_SECONDS = 2.0  # between two looks whether the index has a new generation
 MOST_COPIES = 200  # pictures that may wait to be made small
 STATIC = Path(__file__).parent / "static"
@@ -244,6 +246,22 @@ class AnswerReply(BaseModel):
     file: str
 
 
+class CorrectionRequest(BaseModel):
+    """What is to stand in place of a caption of a picture: before "" adds one, after "" takes one out."""
+
+    model_config = ConfigDict(extra="forbid")
+    picture: str = Field(max_length=80)
+    before: str = Field(max_length=MOST_CAPTION)
+    after: str = Field(max_length=MOST_CAPTION)
+
+
+class CaptionsReply(BaseModel):
+    """The captions of a picture, as they were corrected. file: which keeps the corrections, beside the index."""
+
+    captions: list[str]
+    file: str
+
+
 def most_bytes(path: str) -> int:
     """How large the body of a request to a path may be."""
     return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
@@ -281,8 +299,9 @@ class Service:
 
     def _reply(self, answered: finding.Found, offset: int, total: int, sort: str) -> SearchReply:
         hits = answered.hits[offset:]
+        corrected = {} if self.teaching is None else {"captions": self.teaching.captions}
         cards = finding.cards(answered.shown.searcher.newest_first(hits) if sort == "date" else hits, answered.shown,
-                              self.paths)
+                              self.paths, **corrected)
         return SearchReply(hits=[FoundPicture(**card) for card in cards], total=total, hints=answered.hints,
                            message=finding.message(offset + 1, cards, total, sort), note=answered.note,
                            generation=answered.shown.generation)
@@ -428,6 +447,24 @@ def _add_teaching(api: FastAPI, service: Service) -> None:
         await asyncio.to_thread(teaching.keep, service.live.shown, body.caption, body.answer, body.picture, body.rank,
                                 body.hits)
         return AnswerReply(file=teaching.feedback.name)
+
+
+    @api.get("/api/captions", response_model=CaptionsReply, summary="The captions of a picture, one by one")
+    async def captions(picture: str) -> CaptionsReply:
+        return await asyncio.to_thread(_captions, service, picture)
+
+    @api.post("/api/captions", response_model=CaptionsReply, summary="Correct a caption of a picture",
+              dependencies=[Depends(_written_as_json)])
+    async def correct(body: CorrectionRequest) -> CaptionsReply:
+        return await asyncio.to_thread(_captions, service, body.picture, body.before, body.after)
+
+
+def _captions(service: Service, picture: str, *correction: str) -> CaptionsReply:
+    teaching, row = _teaching_of(service), service.live.shown.row(picture)
+    if row is None:
+        raise DensecapError("the index has no such picture; search again")
+    now = teaching.correct(row, *correction) if correction else teaching.captions(row)
+    return CaptionsReply(captions=list(now), file=corrections_file(teaching.folder).name)
 
 
 def _teaching_of(service: Service) -> Teaching:

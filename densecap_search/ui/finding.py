@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -140,13 +141,18 @@ def heated(shown: Shown, picture: str, text: str) -> Heat | str:
         return "The picture cannot be opened."
 
 
-def cards(hits: Sequence[Hit], shown: Shown, absolute: bool) -> list[dict[str, Any]]:
-    """Hits as the page and the API give them. absolute: whether their whole paths may be seen."""
+def cards(hits: Sequence[Hit], shown: Shown, absolute: bool,
+          captions: Callable[[Row], Sequence[str]] = attrgetter("captions")) -> list[dict[str, Any]]:
+    """Hits as the page and the API give them. absolute: whether their whole paths may be seen; captions: of a row, as
+    they are to be read.
+    """
     numbers = [one.number for hit in hits for one in (hit, *hit.under)]
-    names = {row.number: picture_name(row) for row in shown.index.rows.many(numbers)}
+    rows = {row.number: row for row in shown.index.rows.many(numbers)}
 
     def card(hit: Hit) -> dict[str, Any]:
-        return {**_card(hit, names[hit.number], shown, absolute), "under": [card(one) for one in hit.under]}
+        row = rows[hit.number]
+        return {**_card(hit, picture_name(row), shown, absolute), "caption": "\n".join(captions(row)),
+                "under": [card(one) for one in hit.under]}
 
     return [card(hit) for hit in hits]
 
@@ -155,7 +161,7 @@ def _card(hit: Hit, picture: str, shown: Shown, absolute: bool) -> dict[str, Any
     return {
         "rank": hit.rank, "score": None if hit.score is None else round(hit.score, 6), "image_id": hit.image_id,
         "match": None if hit.match is None else round(hit.match, 4), "by": hit.by, "strength": hit.strength,
-        "name": PurePath(hit.image).name, "path": shown.path(hit.image, absolute), "caption": hit.caption,
+        "name": PurePath(hit.image).name, "path": shown.path(hit.image, absolute),
         "picture": picture, "missing": is_missing(hit.image),
     }
 

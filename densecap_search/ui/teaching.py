@@ -1,23 +1,36 @@
-"""What people teach through the page: which picture was meant. It is kept beside the index, on the server's machine."""
+"""What people teach through the page: which picture was meant, and what a caption should say.
+
+It is kept beside the index, on the server's machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
+from densecap_search.collection.corrections import (
+    Correction,
+    corrected,
+    corrections_file,
+    keep_correction,
+    read_corrections,
+)
 from densecap_search.collection.feedback import Answer, feedback_file, keep_answer
 from densecap_search.errors import DensecapError
+from densecap_search.retrieval.rows import Row
 from densecap_search.ui.finding import check_caption
 from densecap_search.ui.live import Shown
 
 
-@dataclass(frozen=True)
+@dataclass
 class Teaching:
-    """folder: of the index, beside which the answers are kept."""
+    """folder: of the index, beside which answers and corrections are kept."""
 
     folder: Path
+    _read: tuple[tuple[int, int], Mapping[str, tuple[Correction, ...]]] = ((0, 0), {})  # which file, what it held
 
     @property
     def feedback(self) -> Path:
@@ -34,7 +47,7 @@ class Teaching:
             raise DensecapError("the index has no such picture; search again")
         if (answer == "this" and row is None) or (answer == "none" and row is not None):
             raise DensecapError('"this" names a picture, and "none" names none')
-        said = Answer(check_caption(query), answer, datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        said = Answer(check_caption(query), answer, _now(),
                       str(self.folder.resolve() / shown.generation), shown.searcher.encoder.name,
                       shown.index.manifest.fingerprint, rank=rank, shown=hits)
         if row is not None:
@@ -43,3 +56,36 @@ class Teaching:
             keep_answer(self.feedback, said)
         except OSError as error:
             raise DensecapError(f"the answer cannot be kept in {self.feedback.name}: {error.strerror}") from error
+
+    def captions(self, row: Row) -> tuple[str, ...]:
+        """The captions of a picture as they were corrected."""
+        return corrected(row.captions, self._corrections().get(row.image, ()))
+
+    def correct(self, row: Row, before: str, after: str) -> tuple[str, ...]:
+        """Put a caption in place of another one ("": one more; in place of it "": none), and what there is then."""
+        now = self.captions(row)
+        if before and before not in now:
+            raise DensecapError("the picture has no such caption any more; open it again")
+        if not before and not after.strip():
+            raise DensecapError("write the caption that the picture is to have")
+        file = corrections_file(self.folder)
+        try:
+            keep_correction(file, Correction(row.image, before, after if after.strip() else "", _now()))
+        except OSError as error:
+            raise DensecapError(f"the caption cannot be kept in {file.name}: {error.strerror}") from error
+        return self.captions(row)
+
+    def _corrections(self) -> Mapping[str, tuple[Correction, ...]]:
+        """Read again where the file has changed."""
+        try:
+            status = corrections_file(self.folder).stat()
+        except OSError:
+            return {}
+        which = (status.st_mtime_ns, status.st_size)
+        if which != self._read[0]:
+            self._read = which, read_corrections(corrections_file(self.folder))
+        return self._read[1]
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -199,6 +199,21 @@ def test_which_picture_was_meant_is_told_by_keyboard_kept_and_taken_back(open_pa
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_caption_is_corrected_where_it_is_read(open_page, archive: Path, width: str):
+    page = open_page(width)
+    page.search(CAPTION)
+    page.tab.click("#grid .open >> nth=2")
+    page.tab.get_by_role("button", name=re.compile("Correct the caption|Write a caption")).click()
+    page.tab.get_by_label("Caption 1").fill(f"Corrected at {width}")
+    page.tab.get_by_role("button", name="Save", exact=True).click()
+    page.until(f"document.querySelector('#lightbox .whole')?.textContent === 'Corrected at {width}'")
+    page.tab.reload()
+    page.hits()
+    assert page.tab.locator(".card >> nth=2").locator(".line").inner_text() == f"Corrected at {width}"
+    (archive / "index.corrections.jsonl").unlink()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_mode_required_words_and_filter_are_asked_by_keyboard_and_kept_in_the_address(open_page, width: str, tmp_path: Path):
     page = open_page(width)
     if width == "phone":

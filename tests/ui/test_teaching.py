@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from densecap_search.collection.corrections import corrections_file
 from densecap_search.collection.feedback import feedback_file
 from densecap_search.collection.readers import read_collection
 from densecap_search.retrieval.searcher import Searcher
@@ -85,6 +86,36 @@ def test_answers_that_cannot_be_written_are_a_sentence(taught: TestClient, searc
     feedback_file(searcher.index.folder).rmdir()
     assert (answer.status_code, answer.json()["error"]) == (
         422, "the answer cannot be kept in index.feedback.jsonl: Is a directory")
+
+
+def test_a_caption_is_corrected_beside_the_index_and_shown_at_once(taught: TestClient, searcher: Searcher):
+    row = searcher.index.rows[3]
+    picture, (before,) = picture_name(row), row.captions
+    body = {"picture": picture, "before": before, "after": "Something\nelse"}
+    expected = {"captions": ["Something\nelse"], "file": "index.corrections.jsonl"}
+    assert taught.get("/api/captions", params={"picture": picture}).json()["captions"] == [before]
+    assert taught.post("/api/captions", json=body).json() == expected
+    hits = taught.post("/api/search", json={"caption": "x", "count": 24}).json()["hits"]
+    assert [hit["caption"] for hit in hits if hit["picture"] == picture] == ["Something\nelse"]
+    assert taught.post("/api/captions", json=body).json() == {"error": "the picture has no such caption any more; open it again"}
+    assert taught.post("/api/captions", json={**body, "before": "Something\nelse", "after": " "}).json()["captions"] == []
+    assert taught.post("/api/captions", json={**body, "before": "", "after": ""}).json() == {
+        "error": "write the caption that the picture is to have"}
+    assert taught.post("/api/captions", json={**body, "before": "", "after": before}).json()["captions"] == [before]
+    assert searcher.index.rows[3].captions == (before,)
+    corrections_file(searcher.index.folder).unlink()
+
+
+def test_captions_are_corrected_only_where_people_may_teach_and_by_this_page(page: TestClient, taught: TestClient, searcher):
+    body = {"picture": picture_name(searcher.index.rows[3]), "before": "", "after": "x"}
+    assert page.post("/api/captions", json=body).status_code == 403
+    assert page.get("/api/captions", params={"picture": body["picture"]}).status_code == 403
+    assert taught.post("/api/captions", json=body, headers={"origin": "http://evil.example"}).status_code == 403
+    assert taught.post("/api/captions", content=json.dumps(body), headers={"content-type": "text/plain"}).status_code == 422
+    assert taught.post("/api/captions", json={**body, "after": "x" * 100_001}).status_code == 422
+    assert taught.post("/api/captions", json={**body, "picture": "0-x"}).json() == {
+        "error": "the index has no such picture; search again"}
+    assert not corrections_file(searcher.index.folder).exists()
 
 
 def test_teaching_is_for_this_machine_unless_it_is_asked_for():

@@ -1,12 +1,13 @@
 // One hit, large, over the page: arrows, Escape, zoom, original, path, caption, neighbours. On a phone a sheet.
 
 import { askJson } from "./ask.js";
+import { correctable } from "./correct.js";
 import { el } from "./dom.js";
 import { facts, picture } from "./grid.js";
 
 const NEIGHBOURS = 9; // with the picture itself
 
-export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, onnear, why, below = () => null }) {
+export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, onnear, why, below = () => null, onkept = null }) {
   let number = 0, asking;
   const frame = el("div", { className: "large", tabIndex: 0, role: "group", "aria-label": "Picture" });
   const side = el("div", { className: "side" });
@@ -75,7 +76,7 @@ export function lightbox({ hits, onend, onclose, onkeep, iskept, onsimilar, onne
         el("button", { type: "button", onclick: () => { dialog.close(); onsimilar(hit); } }, "Search by it"),
         el("button", { type: "button", onclick: () => { dialog.close(); onnear(hit, true); } }, "More like this"),
         el("button", { type: "button", onclick: () => { dialog.close(); onnear(hit, false); } }, "Less like this"), below(hit)),
-      reasons, whole,
+      reasons, correctable(hit, whole, onkept),
     ];
   }
 

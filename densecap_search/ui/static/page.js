@@ -34,7 +34,7 @@ function makePage(about) {
   const below = (hit) => about.edit ? teaching.button(hit) : null;
   const hits = grid({ below, onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
-  const large = lightbox({ below, hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
+  const large = lightbox({ below, onkept: about.edit ? say : null, hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name), onsimilar: (hit) => byHit(hit.picture),
     onnear: (hit, wanted) => { narrow.near(hit.picture, wanted); byCaption(); },
     why: why({ hits: hits.hits, query: () => current.texts, onsearch: byCaption }) });
