@@ -1,10 +1,10 @@
 """Searches of one and of 20 people at once: this page against the one before it, in turns, both with the starter.
 
-Draws an archive (or takes an index), serves it from this checkout and from an older commit, and lets clients search
-one caption after another, 24 hits each. Prints searches a second, p50 and p95, errors, and how the servers grow.
+Draws an archive (or takes a collection), has this checkout and an older commit index and serve it, and lets clients
+search one caption after another, 24 hits each. Prints searches a second, p50 and p95, errors, and how the servers grow.
 
     python benchmarks/page_load.py --seconds 10 --rounds 3
-    python benchmarks/page_load.py indexes/mine --before 0     # only this page
+    python benchmarks/page_load.py my-photos/ --before 0     # only this page
 """
 
 from __future__ import annotations
@@ -148,15 +148,20 @@ def load(server: Server, captions: list[str], clients: int, seconds: float) -> L
     return done
 
 
-def draw_index(folder: Path) -> Path:
-    """An index of 320 generated pictures by the starter."""
+def drawn(folder: Path) -> Path:
+    """The table of 320 generated pictures."""
     from densecap_search.scenes.archive import make_scenes
 
-    table = make_scenes(folder / "archive", bursts=80, seed=0)
-    command = [sys.executable, "-m", "densecap_search", "index", str(table), "--model", "starter",
-               "-o", str(folder / "index")]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
-    return folder / "index"
+    return make_scenes(folder, bursts=80, seed=0)
+
+
+def indexed(checkout: Path, collection: Path, folder: Path) -> Path:
+    """The index that a checkout makes with the starter; an older one cannot read this one's."""
+    command = [sys.executable, "-m", "densecap_search", "index", str(collection), "--model", "starter", "-o",
+               str(folder)]
+    subprocess.run(command, check=True, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},
+                   stdout=subprocess.DEVNULL)
+    return folder
 
 
 def checked_out(commit: str, folder: Path) -> Path | None:
@@ -171,18 +176,20 @@ def checked_out(commit: str, folder: Path) -> Path | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("index", nargs="?", type=Path, help="Default: 320 generated pictures.")
+    parser.add_argument("collection", nargs="?", type=Path, help="Default: 320 generated pictures.")
     parser.add_argument("--before", default=BEFORE, help="The commit to compare with; 0: none.")
     parser.add_argument("--seconds", type=float, default=8.0, help="Of each turn.")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        index = given.index.resolve() if given.index else draw_index(folder)
+        collection = given.collection.resolve() if given.collection else drawn(folder / "archive")
+        index = indexed(ROOT, collection, folder / "index")
         servers = {"now": stack.enter_context(served(ROOT, index, 7971, by_api))}
         old = checked_out(given.before, folder / "before") if given.before != "0" else None
         if old:
-            servers["before"] = stack.enter_context(served(old, index, 7972, by_queue))
+            older = indexed(old, collection, folder / "older")
+            servers["before"] = stack.enter_context(served(old, older, 7972, by_queue))
         figures = measured(servers, captions_of(index), given.seconds, given.rounds)
     told = [f"{name}, {clients} clients: {f['searches_per_s']:.1f} searches/s, p50 {f['p50_ms']:.0f} ms, p95 "
             f"{f['p95_ms']:.0f} ms, {f['cpu_ms']:.0f} ms of cores, {f['errors']:.0f} errors"
