@@ -97,8 +97,12 @@ def changed_since(path: Path, content: Content) -> Skipped | None:
     return Skipped(str(path), "the file has changed since it was read; run the command again")
 
 
-def with_contents(collection: Collection, *, talk: Talk = SILENT, workers: int | None = None) -> Collection:
-    """The same collection, its captioned records read; those that cannot be read stay as they were."""
-    read, _ = read_contents(collection.captioned, talk=talk, workers=workers)
+def with_contents(collection: Collection, records: Sequence[Record] | None = None, *, talk: Talk = SILENT,
+                  workers: int | None = None) -> Collection:
+    """The same collection, some of its records read; those that cannot be read stay as they were.
+
+    records: which; None: the captioned ones.
+    """
+    read, _ = read_contents(collection.captioned if records is None else records, talk=talk, workers=workers)
     by_id = {record.image_id: record for record in read}
     return replace(collection, records=tuple(by_id.get(record.image_id, record) for record in collection.records))

@@ -25,7 +25,7 @@ from densecap_search.talk import SILENT, Talk
 
 CANDIDATES = 5  # nearest pictures of each that are looked at
 ALIKE = 0.55  # least cosine of a candidate
-MOST = 5000  # pairs that are compared, the most alike first: two minutes
+MOST = 5000  # pairs that are compared, the most alike first
 SMALLEST = 0.4  # of the whole's width and height that a part must have
 WHOLE = 0.97  # of both: more is a resized copy, which its difference hash tells
 SURE = 0.95  # least correlation of grey levels

@@ -65,7 +65,7 @@ def look_at_pictures(records: Sequence[Record], *, max_pixels: int | None = None
         if broken is not None:
             return broken
         try:
-            content = content_of(record.image)
+            content = record.content or content_of(record.image)
         except OSError as error:
             return Skipped(str(record.image), error.strerror or type(error).__name__)
         if content.hash in cache:

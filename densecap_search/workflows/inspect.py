@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from densecap_search.collection.records import Collection
 from densecap_search.config import ModelConfig
+from densecap_search.embedding.content import with_contents
 from densecap_search.inspection.crops import Crop, look_for_crops
 from densecap_search.inspection.geometry import look_at_captions
 from densecap_search.inspection.inspect import Inspection, inspect
@@ -24,16 +25,20 @@ def inspect_collection(collection: Collection, model: ModelConfig | None = None,
     """
     geometry = fit = None
     crops: Sequence[Crop] = ()
-    files = look_at_pictures(collection.records, max_pixels=max_pixels, talk=talk) if pictures else None
-    if model is not None and collection.captioned:
+    if model is not None:
         from densecap_search.model.loading import load_encoder  # open_clip: seconds that a look without a model saves
 
         encoder = load_encoder(model, device=device)
         scale = logit_scale or encoder.logit_scale().item()
+        if pictures:  # once for all three that look at the files
+            collection = with_contents(collection, collection.records, talk=talk)
+    files = look_at_pictures(collection.records, max_pixels=max_pixels, talk=talk) if pictures else None
+    if model is not None and collection.captioned:
         geometry = look_at_captions(collection, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
                                     talk=talk)
         if pictures:
             fit = look_at_pairs(collection, encoder, model=model.name, batch_size=batch_size, logit_scale=scale,
                                 talk=talk)
-            crops = look_for_crops(collection.records, encoder, talk=talk)
+    if model is not None and pictures:
+        crops = look_for_crops(collection.records, encoder, talk=talk)
     return inspect(collection, files, geometry, fit, crops)

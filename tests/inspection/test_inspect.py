@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,17 @@ from markupsafe import escape
 
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection, Skipped
+from densecap_search.config import ModelConfig
+from densecap_search.embedding import content
+from densecap_search.errors import DensecapError
+from densecap_search.files import hash_file
 from densecap_search.inspection.findings import by_reason
 from densecap_search.inspection.geometry import look_at_captions
 from densecap_search.inspection.inspect import Inspection, as_json, inspect, take_inventory
 from densecap_search.inspection.page import inspection_page, marked_differences
 from densecap_search.inspection.pictures import look_at_pictures
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.workflows.inspect import inspect_collection
 
 
 def looked_at(collection: Collection, encoder: DualEncoder | None = None) -> Inspection:
@@ -153,3 +159,18 @@ def test_words_that_two_similar_captions_do_not_share_are_marked():
     assert first == "A red <mark>boat</mark> lies &lt;here&gt; in fog."
     assert second == "A red <mark>barge</mark> lies &lt;here&gt; in fog."
     assert marked_differences("one <two> three", "four five six") == ["one &lt;two&gt; three", "four five six"]
+
+
+def test_with_a_model_every_file_is_read_once(photos: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch):
+    read: list[Path] = []
+    for picture in photos.glob("*.png"):
+        os.utime(picture, (1e9, 1e9))  # one that changed just now is read again after it was decoded
+    monkeypatch.setattr(content, "hash_file", lambda path: read.append(path) or hash_file(path))
+    inspect_collection(read_collection(photos), ModelConfig(str(tiny_run)))
+    assert sorted(read) == sorted(photos.glob("*.png"))
+
+
+def test_a_model_that_is_not_there_is_told_also_where_there_are_no_captions(tmp_path: Path):
+    draw_photo(tmp_path / "1.png", "red", "left", "ball")
+    with pytest.raises(DensecapError, match="no model is called 'nope'"):
+        inspect_collection(read_collection(tmp_path), ModelConfig("nope"))
