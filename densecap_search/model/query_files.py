@@ -1,7 +1,7 @@
 """Encoders of queries in the cache: CACHE/queries/FINGERPRINT/. Read without torch.
 
-They are of use to the machine alone that made them: a folder is taken only where it says the fingerprint by which it is
-asked for, and every file has the content that was written.
+A folder is taken only where it says the fingerprint by which it is asked for, every file has the content that was
+written, and the weights are the very file that was: one that was copied from elsewhere is made anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from densecap_search.files import cache_folder, hash_file, hash_text, temporary_folder, write_json, write_text
 from densecap_search.model.query_encoder import QueryEncoder, QueryTokenizer, TextShape, Weights
 
-FORMAT = 1
+FORMAT = 2
 QUERIES = "queries"  # below the cache
 WEIGHTS, TABLE, DESCRIPTION = "weights.safetensors", "tokenizer.json", "query.json"
 
@@ -26,7 +26,7 @@ def query_folder(fingerprint: str) -> Path:
 
 
 def load_query_encoder(fingerprint: str, long_text: str | None = None) -> QueryEncoder | None:
-    """Of the encoder with this fingerprint; None where none was made, or it is damaged, or of another one.
+    """Of the encoder with this fingerprint; None where none was made, or it is damaged, copied, or of another one.
 
     long_text: another treatment of captions beyond the window than the encoder's own.
     """
@@ -36,6 +36,8 @@ def load_query_encoder(fingerprint: str, long_text: str | None = None) -> QueryE
         if (said["format"], said["fingerprint"], said.pop("check")) != (FORMAT, fingerprint, _check(said)):
             return None
         if any(hash_file(folder / name) != said["files"][name] for name in (WEIGHTS, TABLE)):
+            return None
+        if (folder / WEIGHTS).stat().st_ino != said["weights_inode"]:
             return None
         from safetensors.numpy import load_file
 
@@ -60,6 +62,7 @@ def write_query_encoder(encoder: QueryEncoder, weights: Weights, table: str) -> 
             "format": FORMAT, "fingerprint": encoder.fingerprint(), "name": encoder.name,
             "shape": asdict(encoder.shape), "unknown": encoder.tokenizer.unknown,
             "context_length": encoder.context_length, "long_text": encoder.long_text,
+            "weights_inode": (work / WEIGHTS).stat().st_ino,
             "files": {name: hash_file(work / name) for name in (WEIGHTS, TABLE)}}
         write_json(work / DESCRIPTION, {**said, "check": _check(said)})
         if folder.exists():

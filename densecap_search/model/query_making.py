@@ -44,11 +44,11 @@ def keep_query_encoder(encoder: DualEncoder) -> bool:
         table.no_padding()
         table.no_truncation()
         tokenizer = QueryTokenizer(table.to_str(), _unknown(encoder))
-        made_of_it = QueryEncoder(encoder.name, *made, tokenizer, context_length=encoder.context_length,
-                             long_text=encoder.long_text, fingerprint=fingerprint)
-        if not agrees(made_of_it, encoder):
+        reader = QueryEncoder(encoder.name, *made, tokenizer, context_length=encoder.context_length,
+                              long_text=encoder.long_text, fingerprint=fingerprint)
+        if not agrees(reader, encoder):
             return False
-        write_query_encoder(made_of_it, made[1], table.to_str())
+        write_query_encoder(reader, made[1], table.to_str())
     except (DensecapError, ImportError, KeyError, OSError):  # a library, a tensor or room on the disk is missing
         return False
     return True

@@ -93,6 +93,18 @@ def test_one_that_was_copied_to_where_another_models_is_looked_for_is_not_used()
     assert load_query_encoder(other.fingerprint()) is None
 
 
+def test_a_copied_one_is_not_used_and_made_anew(tmp_path: Path):
+    encoder = make_tiny()
+    assert keep_query_encoder(encoder)
+    folder = query_folder(encoder.fingerprint())
+    shutil.copytree(folder, tmp_path / "copy")
+    shutil.move(folder, tmp_path / "original")
+    shutil.move(tmp_path / "copy", folder)
+    assert load_query_encoder(encoder.fingerprint()) is None
+    assert keep_query_encoder(encoder)
+    assert load_query_encoder(encoder.fingerprint()) is not None
+
+
 def test_weights_that_change_are_another_encoder():
     encoder = make_tiny()
     assert keep_query_encoder(encoder)
