@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from densecap_search.collection.page_lines import file_beside, is_line, keep_line
 from densecap_search.collection.records import Collection
 from densecap_search.collection.text_files import parse_json, text_lines
 from densecap_search.errors import CollectionError
-from densecap_search.files import append_line, json_text
 
 FORMAT = "corrections"
-MARK = "densecap"
 MOST_BYTES = 256 << 20  # of a file of corrections
 
 
@@ -32,13 +31,12 @@ class Correction:
 
 def corrections_file(index: Path) -> Path:
     """Where the corrections made on the page of an index are kept: beside its folder."""
-    folder = index.resolve()
-    return folder.with_name(f"{folder.name}.corrections.jsonl")
+    return file_beside(index, FORMAT)
 
 
 def keep_correction(path: Path, correction: Correction) -> None:
     """Append a correction, whole or not at all."""
-    append_line(path, json_text({MARK: FORMAT, **asdict(correction)}), most_bytes=MOST_BYTES)
+    keep_line(path, FORMAT, asdict(correction), most_bytes=MOST_BYTES)
 
 
 def read_corrections(path: Path) -> dict[str, tuple[Correction, ...]]:
@@ -67,6 +65,9 @@ def corrected(captions: Sequence[str], corrections: Iterable[Correction]) -> tup
 def with_corrections(collection: Collection, path: Path) -> Collection:
     """The collection with the corrections of a file, and a note that says how many pictures they changed."""
     by_image = read_corrections(path)
+    if not by_image and path.stat().st_size:
+        raise CollectionError(f"{path} holds no corrections; the page of an index keeps them beside it, in "
+                              "INDEX.corrections.jsonl")
     records = tuple(
         replace(record, captions=corrected(record.captions, by_image.get(os.path.abspath(record.image), ())))
         for record in collection.records)
@@ -82,7 +83,7 @@ def _correction(line: str) -> Correction | None:
         row: Any = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(row, dict) or row.get(MARK) != FORMAT:
+    if not is_line(FORMAT, row):
         return None
     values = [value for name in ("image", "before", "after") if isinstance(value := row.get(name), str)]
     return Correction(*values) if len(values) == 3 else None

@@ -15,12 +15,12 @@ from typing import Literal, TypeGuard
 from densecap_search.collection.captions import caption_key
 from densecap_search.collection.images import not_a_picture
 from densecap_search.collection.json_tables import read_jsonl
+from densecap_search.collection.page_lines import file_beside, is_line, keep_line
 from densecap_search.collection.records import Skipped
 from densecap_search.collection.source import Row, Rows, Source
-from densecap_search.files import HASH_BYTES, append_line, hash_file, json_text
+from densecap_search.files import HASH_BYTES, hash_file, json_text
 
 FORMAT = "feedback"
-MARK = "densecap"  # the key by which files of ours are told
 MOST_BYTES = 64 << 20  # of a file: some 100,000 answers
 HELD_OUT = (2, 5)  # so many of so many pictures: their questions are asked and never trained on
 FEW = 50  # questions below which a figure tells next to nothing
@@ -51,8 +51,7 @@ class Answer:
 
 def feedback_file(index: Path) -> Path:
     """Where the answers to searches of an index are kept: beside its folder, whose files are the index's alone."""
-    folder = index.resolve()
-    return folder.with_name(f"{folder.name}.feedback.jsonl")
+    return file_beside(index, FORMAT)
 
 
 def index_beside(file: Path) -> Path:
@@ -63,7 +62,7 @@ def index_beside(file: Path) -> Path:
 def keep_answer(path: Path, answer: Answer) -> None:
     """Append an answer, whole or not at all."""
     said = {name: value for name, value in asdict(answer).items() if value not in ("", None)}
-    append_line(path, json_text({MARK: FORMAT, **said}), most_bytes=MOST_BYTES)
+    keep_line(path, FORMAT, said, most_bytes=MOST_BYTES)
 
 
 def held_out(content: str) -> bool:
@@ -74,7 +73,7 @@ def held_out(content: str) -> bool:
 
 def is_feedback(source: Source) -> str | None:
     """Lines that say so themselves."""
-    return "answers to searches" if source.first.get(MARK) == FORMAT else None
+    return "answers to searches" if is_line(FORMAT, source.first) else None
 
 
 def read_feedback(source: Source) -> Rows:

@@ -52,10 +52,7 @@ class Teaching:
                       shown.index.manifest.fingerprint, rank=rank, shown=hits)
         if row is not None:
             said = replace(said, image_id=row.image_id, image=row.image, hash=row.hash)
-        try:
-            keep_answer(self.feedback, said)
-        except OSError as error:
-            raise DensecapError(f"the answer cannot be kept in {self.feedback.name}: {error.strerror}") from error
+        keep_answer(self.feedback, said)
 
     def captions(self, row: Row) -> tuple[str, ...]:
         """The captions of a picture as they were corrected."""
@@ -68,11 +65,8 @@ class Teaching:
             raise DensecapError("the picture has no such caption any more; open it again")
         if not before and not after.strip():
             raise DensecapError("write the caption that the picture is to have")
-        file = corrections_file(self.folder)
-        try:
-            keep_correction(file, Correction(row.image, before, after if after.strip() else "", _now()))
-        except OSError as error:
-            raise DensecapError(f"the caption cannot be kept in {file.name}: {error.strerror}") from error
+        keep_correction(corrections_file(self.folder),
+                        Correction(row.image, before, after if after.strip() else "", _now()))
         return self.captions(row)
 
     def _corrections(self) -> Mapping[str, tuple[Correction, ...]]:

@@ -48,6 +48,8 @@ def test_a_collection_is_read_with_corrections_and_its_files_stay(photos: Path, 
     assert side.read_text() == OLD
     with pytest.raises(CollectionError, match="cannot read the corrections"):
         read_collection(photos, Reading(corrections=str(tmp_path / "none")))
+    with pytest.raises(CollectionError, match="holds no corrections"):
+        read_collection(photos, Reading(corrections=str(side)))
 
 
 def test_index_finds_the_corrections_beside_it_and_says_so(photos: Path, tiny_run: Path, tmp_path: Path):

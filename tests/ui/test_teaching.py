@@ -85,7 +85,7 @@ def test_answers_that_cannot_be_written_are_a_sentence(taught: TestClient, searc
     answer = taught.post("/api/feedback", json={"caption": "x", "answer": "none"})
     feedback_file(searcher.index.folder).rmdir()
     assert (answer.status_code, answer.json()["error"]) == (
-        422, "the answer cannot be kept in index.feedback.jsonl: Is a directory")
+        422, "index.feedback.jsonl cannot be written: Is a directory; what was said is not kept")
 
 
 def test_a_caption_is_corrected_beside_the_index_and_shown_at_once(taught: TestClient, searcher: Searcher):
