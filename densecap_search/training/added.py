@@ -19,15 +19,25 @@ from densecap_search.talk import Talk
 from densecap_search.training.run_folder import trained_before
 
 
-def add_questions(collection: Collection, config: RunConfig, talk: Talk) -> Collection:
-    """The collection with the questions of ``data.add`` and a split for every captioned picture; all have been read.
+def read_answers(files: Sequence[str]) -> list[Collection]:
+    """The answers that the page kept in some files. Errors: CollectionError where one is no such file."""
+    answers = [read_collection(Path(name)) for name in files]
+    for name, each in zip(files, answers, strict=True):
+        if each.format != FORMAT:
+            raise CollectionError(f"{name} holds no answers to searches (it is read as {each.format}); the page keeps "
+                                  "them beside its index, in INDEX.feedback.jsonl")
+    return answers
+
+
+def add_questions(collection: Collection, answers: Sequence[Collection], config: RunConfig, talk: Talk) -> Collection:
+    """The collection with the questions of answers and a split for every captioned picture; all have been read.
 
     A picture is known by its content. The collection's split stays (made where it has none, or none is to be used),
     but a picture that the answers hold out is of the split test. One that the model has been trained on already is not
     held out: its questions could not be asked honestly.
     """
     records, unreadable = read_contents(collection.records, talk=talk, workers=config.train.workers)
-    questions, missing = _questions(config.data.add, config.train.workers)
+    questions, missing = _questions(answers, config.train.workers)
     before = trained_before(config.model.name)
     questions = [replace(record, split="train") if record.hash in before else record for record in questions]
     added = with_questions(_with_splits(replace(collection, records=tuple(records)), config), questions)
@@ -65,18 +75,13 @@ def with_questions(collection: Collection, questions: Sequence[Record]) -> Colle
         for record, number in zip(records, numbers, strict=True)))
 
 
-def _questions(files: Sequence[str], workers: int | None) -> tuple[list[Record], list[Skipped]]:
-    added = [read_collection(Path(name)) for name in files]
-    for name, each in zip(files, added, strict=True):
-        if each.format != FORMAT:
-            raise CollectionError(f"{name} holds no answers to searches (it is read as {each.format}); the page keeps "
-                                  "them beside its index, in INDEX.feedback.jsonl")
-    read, unreadable = read_contents([record for each in added for record in each.records], workers=workers)
+def _questions(answers: Sequence[Collection], workers: int | None) -> tuple[list[Record], list[Skipped]]:
+    read, unreadable = read_contents([record for each in answers for record in each.records], workers=workers)
     by_content: dict[str, Record] = {}
     for record in read:
         known = by_content.setdefault(record.hash, record)
         by_content[record.hash] = replace(known, captions=(*dict.fromkeys(known.captions + record.captions),))
-    return list(by_content.values()), [*(skip for each in added for skip in each.skipped), *unreadable]
+    return list(by_content.values()), [*(skip for each in answers for skip in each.skipped), *unreadable]
 
 
 def _with_splits(collection: Collection, config: RunConfig) -> Collection:

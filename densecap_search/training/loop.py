@@ -29,7 +29,7 @@ from densecap_search.model.encoder import DualEncoder
 from densecap_search.model.loading import load_encoder
 from densecap_search.talk import SILENT, Advance, Talk
 from densecap_search.training import choice, interpolate, plots, saturation
-from densecap_search.training.added import add_questions
+from densecap_search.training.added import add_questions, read_answers
 from densecap_search.training.batches import Batch, Batches, Plan
 from densecap_search.training.choice import Choice
 from densecap_search.training.data import TrainingData, prepare
@@ -124,6 +124,7 @@ def finetune(
     with joined() as processes, locked(run, "densecap finetune") if processes.first else nullcontext():
         _check_folder(run, resume)  # again: who held it may have finished
         talk = talk if processes.first else SILENT
+        answers = read_answers(config.data.add)
         encoder, train = _load(config, talk)
         if train.late_interaction and (train.tune == "heads" or processes.count > 1):
             raise ConfigError("train.late_interaction needs the towers' tokens, in one process: choose another tune "
@@ -134,7 +135,7 @@ def finetune(
                                            seed=train.seed)
         talk.say(tuning.count_trained(encoder, trained))
         if config.data.add:
-            collection = add_questions(collection, config, talk)
+            collection = add_questions(collection, answers, config, talk)
         data = prepare(collection, config, train, encoder, strict, processes, talk)
         chosen = None
         if train.objective == "auto":

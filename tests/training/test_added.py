@@ -16,7 +16,7 @@ from densecap_search.errors import CollectionError, RunError
 from densecap_search.evaluation.outcome import few_questions
 from densecap_search.files import hash_file
 from densecap_search.talk import SILENT
-from densecap_search.training.added import add_questions, with_questions
+from densecap_search.training.added import read_answers, with_questions
 from densecap_search.training.loop import finetune
 from densecap_search.training.run_folder import read_splits, trained_before
 from densecap_search.workflows.evaluate import run_evaluation
@@ -108,6 +108,8 @@ def test_a_run_is_not_resumed_with_other_questions(photos: Path, collection, tin
         finetune(collection, settings(tiny_run, feedback), run, resume=True, talk=SILENT)
 
 
-def test_what_is_no_file_of_answers_is_not_added(photos: Path, collection, tiny_run: Path):
+def test_what_is_no_file_of_answers_is_refused_before_a_model_is_loaded(photos: Path, collection, tmp_path: Path):
     with pytest.raises(CollectionError, match="holds no answers to searches"):
-        add_questions(collection, settings(tiny_run, photos), SILENT)
+        read_answers([str(photos)])
+    with pytest.raises(CollectionError, match="holds no answers to searches"):
+        finetune(collection, settings(tmp_path / "no such model", photos), tmp_path / "run", talk=SILENT)
