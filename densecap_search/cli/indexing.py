@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from densecap_search.cli.terminal import print_table, seconds_so_far, tell_skipp
 from densecap_search.talk import Talk
 
 if TYPE_CHECKING:
-    from densecap_search.model.encoder import DualEncoder
     from densecap_search.retrieval.index import ImageIndex
     from densecap_search.retrieval.update import IndexSummary
 
@@ -93,24 +92,9 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
     read_from = read(collection, _with_corrections(reading, output), strict=strict)
     check_writable(output)
 
-    from densecap_search.embedding.towers import choose_precision_by_trial  # torch: not before all that needs none
-    from densecap_search.model.device import HALVED
-    from densecap_search.model.loading import load_encoder
-    from densecap_search.retrieval.index_folder import read_precision
     from densecap_search.retrieval.update import Wanted, encode_share, preview_update
     from densecap_search.training.distributed import joined
-    from densecap_search.workflows.index import index_collection
-
-    @cache
-    def load() -> DualEncoder:
-        encoder = load_encoder(model, device=device, precision=precision, max_pixels=max_pixels)
-        kept = None if rebuild else read_precision(output)
-        encoder.halved = precision == "auto" and kept == HALVED
-        if precision == "auto" and kept is None and processes.count == 1:
-            paths = [record.image for record in read_from.records]
-            choose_precision_by_trial(encoder, paths, len(read_from), talk)
-        talk.say(f"{model.name}, {encoder.image_precision}; {len(read_from)} pictures")
-        return encoder
+    from densecap_search.workflows.index import encoder_for, index_collection
 
     wanted = Wanted(kind, name, add, prune, rebuild, strict, collection, max_pixels, trust_files=True,
                     store=store)
@@ -118,6 +102,8 @@ def index(collection: Path | None, output: Path, model_name: str | None, pretrai
         click.echo(f"{output}: {preview_update(read_from, model, output, wanted, talk=talk)}; nothing was written")
         return
     with joined() as processes:
+        load = cache(partial(encoder_for, read_from, model, output, precision=precision, device=device,
+                             max_pixels=max_pixels, rebuild=rebuild, trial=processes.count == 1, talk=talk))
         if processes.count > 1:
             encode_share(processes.share(read_from.records), load(), talk=talk)
             processes.wait()

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from densecap_search.collection.records import Collection, Content, Record
-from densecap_search.config import ModelConfig
+from densecap_search.config import PRECISIONS, ModelConfig
+from densecap_search.embedding.towers import choose_precision_by_trial
 from densecap_search.files import cache_folder, sweep
+from densecap_search.model.device import HALVED
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.model.loading import load_encoder
 from densecap_search.model.query_files import QUERIES
 from densecap_search.model.query_making import keep_query_encoder
 from densecap_search.retrieval.caption_store import Captions, update_captions
 from densecap_search.retrieval.index import load_index
+from densecap_search.retrieval.index_folder import read_precision
 from densecap_search.retrieval.update import IndexSummary, Wanted, bring_up_to_date
-from densecap_search.talk import Talk
+from densecap_search.talk import SILENT, Talk
 from densecap_search.training.run_folder import read_splits
 
 
@@ -25,6 +29,24 @@ class Indexed:
 
     pictures: IndexSummary
     captions: Captions | None
+
+
+def encoder_for(collection: Collection, model: ModelConfig, folder: Path, *, precision: str = "auto",
+                device: str = "auto", max_pixels: int | None = None, rebuild: bool = False, trial: bool = True,
+                talk: Talk = SILENT) -> DualEncoder:
+    """The encoder with which an index is made or updated.
+
+    precision: of PRECISIONS; auto: what the index was made with, and for a new one, or one that is rebuilt, the
+    quickest here. trial: whether that may be tried out.
+    """
+    kept = read_precision(folder) if precision == "auto" and not rebuild else None
+    encoder = load_encoder(model, device=device, precision=kept if kept in PRECISIONS else precision,
+                           max_pixels=max_pixels)
+    encoder.halved = kept == HALVED
+    if precision == "auto" and kept is None and trial:
+        choose_precision_by_trial(encoder, [record.image for record in collection.records], len(collection), talk)
+    talk.say(f"{model.name}, {encoder.image_precision}; {len(collection)} pictures")
+    return encoder
 
 
 def indexed_collection(folder: Path) -> Collection:

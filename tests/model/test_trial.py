@@ -70,3 +70,14 @@ def test_an_index_keeps_the_precision_that_it_was_made_with(photos: Path, tiny_r
     assert load_index(index).manifest.precision == HALVED
     assert CliRunner().invoke(main, ["index", str(photos), "-o", str(index), "--rebuild", "--precision", "fp32"]).exit_code == 0
     assert load_index(index).manifest.precision == "fp32"
+
+
+def test_an_index_made_in_bfloat16_by_hand_stays_so_unless_it_is_rebuilt(photos: Path, tiny_run: Path, tmp_path: Path):
+    words = ["index", str(photos), "--model", str(tiny_run), "-o", str(tmp_path / "index")]
+    precisions = []
+    for more in (["--precision", "bf16"], [], ["--rebuild"]):
+        draw_photo(photos / f"{len(precisions)}.png", "red", "right", "ball")
+        done = CliRunner().invoke(main, [*words, *more])
+        assert done.exit_code == 0, done.output
+        precisions.append(load_index(tmp_path / "index").manifest.precision)
+    assert precisions == ["bf16", "bf16", "fp32"]
