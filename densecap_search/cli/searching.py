@@ -212,7 +212,7 @@ def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed:
         return
     some = False
     for number, query, hits in answers(searcher, read_queries(queries), k, mode=mode, narrowed=narrowed, sort=sort,
-                                      talk=talk):
+                                       talk=talk):
         some = True
         if as_json:
             for row in hit_rows([(str(query), hits)], first=number):

@@ -52,6 +52,6 @@ def models(as_json: bool) -> None:
             click.echo(json_text(asdict(row)))
         return
     print_table(["model", "--pretrained", "on this machine"],
-           [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])
+                [[row.name, ", ".join(row.pretrained), ", ".join(row.present) or "-"] for row in rows])
     click.echo("Also: a run folder, a checkpoint file (--arch where its keys do not tell), a Hugging Face folder, "
                "hf-hub:…, local-dir:….")

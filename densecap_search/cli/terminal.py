@@ -172,8 +172,8 @@ def print_inspection(inspection: Inspection, collection: Path) -> None:
 def print_epochs(rows: Sequence[tuple[str, Any]]) -> None:
     metrics = list(rows[0][1]["text_to_image"])
     print_table(["validation", *(f"{arrow} {metric}" for arrow in ("t→i", "i→t") for metric in metrics)],
-           [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
-                     for metric in metrics)] for name, figures in rows])
+                [[name, *(f"{figures[direction][metric]:.3g}" for direction in ("text_to_image", "image_to_text")
+                          for metric in metrics)] for name, figures in rows])
 
 
 def print_trials(choice: Choice) -> None:

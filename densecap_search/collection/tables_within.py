@@ -53,7 +53,7 @@ def may_be_tables(source: Source) -> list[Path]:
     """Files of a folder, not too deep, that end as tables do and are no side files; none where they are very many."""
     sides = _side_files(source)
     tables = [path for path in source.other_files() if path.suffix.lower() in _ENDINGS and path not in sides
-             and path.name.lower() not in _SYSTEM_FILES and len(path.relative_to(source.path).parts) <= _DEEP]
+              and path.name.lower() not in _SYSTEM_FILES and len(path.relative_to(source.path).parts) <= _DEEP]
     return tables if len(tables) <= _MANY else []
 
 

@@ -208,7 +208,7 @@ def picture_patches(encoder: DualEncoder, path: Path) -> tuple[Array, tuple[int,
     """The parts of a picture [rows, columns, D], its width and height, and the height and width of what the tower sees;
     or why they cannot be had. Errors: ModelError where the tower tells no parts apart."""
     prepared = use_image(path, lambda image: (image.size, encoder.preprocess(image)), min_side=encoder.image_size,
-                      max_pixels=encoder.max_pixels)
+                         max_pixels=encoder.max_pixels)
     if isinstance(prepared, Skipped):
         return prepared
     size, pixels = prepared

@@ -195,7 +195,7 @@ class _Grid:
         folder = self.folder / RUNS / run.folder
         if failed:
             return RunOutcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder, (), None, None, {}, {},
-                           failed)
+                              failed)
         if not (folder / TESTED).exists():
             encoder = load_encoder(ModelConfig(str(folder)), device=run.config.train.device)
             write_json(folder / TESTED, self._test(encoder, run, folder))
@@ -206,8 +206,8 @@ class _Grid:
         rows = [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()]
         trained_on, tests = _read_tests(folder / TESTED)
         return RunOutcome(run.arm, run.cell, run.values, run.seed, run.config, run.folder,
-                       tuple(row for row in rows if "epoch" in row), trained["kept_epoch"], trained["saturated"],
-                       trained_on, tests)
+                          tuple(row for row in rows if "epoch" in row), trained["kept_epoch"], trained["saturated"],
+                          trained_on, tests)
 
     def first_of_each_start(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """One of the runs that begin from the same model and are tested on the same pictures."""
@@ -256,6 +256,6 @@ def _measured(direction: Direction) -> Measured:
 def _read_tests(file: Path) -> tuple[dict[str, int], dict[str, dict[str, Measured]]]:
     saved = json.loads(file.read_text(encoding="utf-8"))
     tests = {name: {direction: Measured(values["figures"], tuple(values["ranks"]), tuple(values["clusters"]),
-                                      values["gallery"])
+                                        values["gallery"])
                     for direction, values in row["directions"].items()} for name, row in saved.items()}
     return {name: row["trained_on"] for name, row in saved.items()}, tests

@@ -61,7 +61,7 @@ def by_reason(skipped: Iterable[Skipped]) -> tuple[Reason, ...]:
     for skip in skipped:
         kinds.setdefault(re.sub(r"\d[\d,.×]*", "N", _brief(skip)), []).append(skip)
     reasons = [Reason(kind if len(skips) > 1 else _brief(skips[0]), len(skips), tuple(map(str, skips[:EXAMPLES])))
-             for kind, skips in kinds.items()]
+               for kind, skips in kinds.items()]
     return tuple(sorted(reasons, key=lambda reason: -reason.count))
 
 

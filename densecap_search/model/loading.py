@@ -153,7 +153,7 @@ def _model_within(folder: Path) -> Path:
     if main.is_file() and (named := within / main.read_text(encoding="utf-8").strip()).is_dir():
         return named
     folders = sorted(part for part in within.iterdir() if part.is_dir()
-                   and any((part / name).is_file() for name in _MODEL_FILES))
+                     and any((part / name).is_file() for name in _MODEL_FILES))
     if len(folders) > 1:
         raise ModelError(f"{folder} holds several models; name one: {', '.join(part.name for part in folders[:5])}")
     return folders[0] if folders else folder

@@ -134,7 +134,7 @@ class _Update:
             try:
                 said = json.loads((place / DESCRIPTION).read_bytes())
                 if (said["format"], said["rows"], said["fingerprint"]) != (FORMAT, self.index.manifest.rows,
-                                                                          self.index.manifest.fingerprint):
+                                                                           self.index.manifest.fingerprint):
                     continue
                 parts = [(place / name, _load_part(place, name, said["width"], count)) for name, count in said["parts"]]
                 return parts, _calibration(said), _load_scale(place / SCALE)
@@ -183,7 +183,7 @@ def text_of(row: Row) -> str:
 def _described(index: ImageIndex) -> tuple[Numbers, Numbers]:
     """Versions and numbers of the pictures that have a caption, in the order of numbers."""
     described = index.rows.query("SELECT key, number FROM pictures JOIN texts USING (key) WHERE captions != '[]' "
-                             "ORDER BY number")
+                                 "ORDER BY number")
     both = np.array(described, np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 

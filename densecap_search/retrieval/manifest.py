@@ -130,7 +130,7 @@ def read_values(place: Path) -> dict[str, Any]:
         raise damaged(path, "it names no format")
     if version > FORMAT:
         raise NewerIndex(f"{place} was written by a newer version of densecap (index format {version}, this reads "
-                               f"{FORMAT}); update densecap-search")
+                         f"{FORMAT}); update densecap-search")
     return values
 
 

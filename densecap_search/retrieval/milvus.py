@@ -78,7 +78,7 @@ def _told(place: str) -> Iterator[None]:
             raise
         said = str(getattr(error, "message", "") or error).strip().splitlines()[0]
         raise StoreError(f"{place} cannot be read or written: {said}; is it running, is ${TOKEN} right, and is a "
-                               "file used by this process alone?") from error
+                         "file used by this process alone?") from error
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class MilvusReader:
         """Pictures that a filter lets through."""
         with _told(self.store.place):
             counted = self.store.client.query(self.body, filter=self._filter(condition, columns),
-                                            output_fields=["count(*)"])
+                                              output_fields=["count(*)"])
             return int(counted[0]["count(*)"])
 
     def find(self, condition: Condition | None, columns: Collection[str]) -> Numbers:
@@ -247,7 +247,7 @@ class MilvusReader:
         with _told(self.store.place):
             for start in range(0, len(queries), QUERIES):
                 answers = self.store.client.search(self.body, data=queries[start:start + QUERIES].tolist(), limit=depth,
-                                                 filter=filter_, output_fields=["number"], search_params=wanted)
+                                                   filter=filter_, output_fields=["number"], search_params=wanted)
                 lists += [sorted(((hit["entity"]["number"], float(hit["distance"])) for hit in own),
                                  key=lambda pair: (-pair[1], pair[0])) for own in answers]
         return lists
@@ -262,7 +262,7 @@ class MilvusReader:
         missing = next((number for number in numbers if int(number) not in by_number), None)
         if missing is not None:
             raise StoreError(f"{self.store.place} does not hold picture {missing}; `densecap index … --rebuild` "
-                                   "fills it again")
+                             "fills it again")
         return [by_number[int(number)] for number in numbers]
 
 
@@ -294,4 +294,4 @@ def _row(number: int, text: str, place: str) -> Row:
                       "signature": bytes.fromhex(said["signature"])})
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{place} is damaged (the row of picture {number}: {error}); `densecap index … "
-                               "--rebuild` fills it again") from error
+                         "--rebuild` fills it again") from error

@@ -128,7 +128,7 @@ def _as_sqlite(values: list[Literal]) -> list[tuple[str, int | float | None]]:
                  value if isinstance(value, float) or -(1 << 63) <= value < 1 << 63 else str(value) for value in values]
         connection.executemany("INSERT INTO cells (said, counted) VALUES (?, ?)", zip(plain, plain, strict=True))
         rows = connection.execute("SELECT CAST(said AS TEXT), CASE typeof(counted) WHEN 'text' THEN NULL ELSE counted "
-                                   "END FROM cells ORDER BY place").fetchall()
+                                  "END FROM cells ORDER BY place").fetchall()
     finally:
         connection.close()
     return [(text, number) for text, number in rows]

@@ -125,7 +125,7 @@ class Rows:
     def known(self) -> list[Known]:
         """All rows, in any order, as an update compares them."""
         rows = map(Known._make, self.query("SELECT number, source, image_id, image, hash, size, modified, signature "
-                                            "FROM pictures"))
+                                           "FROM pictures"))
         return [row if type(row.image) is str and type(row.image_id) is str else
                 row._replace(image=_from_sql(row.image), image_id=_from_sql(row.image_id)) for row in rows]
 

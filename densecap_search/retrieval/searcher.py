@@ -206,7 +206,7 @@ class Searcher:
             values = {"image": 1.0}
         alone = narrowed.where if not narrowed.must and not narrowed.others else None
         (matches,) = rank(self.index, captions.captioned, [asked], values, k if narrowed.min_score is None else
-                        len(self.index), allowed=self._allowed(narrowed, asked.like), where=alone)
+                          len(self.index), allowed=self._allowed(narrowed, asked.like), where=alone)
         if narrowed.min_score is not None:
             matches = [match for match in matches if match.score >= narrowed.min_score][:k]
         return self._matched(matches, asked.texts, fused=mode == "fused")

@@ -142,7 +142,7 @@ class Words:
     def _of_term(self, term: str) -> tuple[Ints, Array]:
         """The texts that count and hold a word, and how often each does."""
         postings = [(start + rows, counts) for start, part in zip(self._starts, self.parts, strict=False)
-                 for rows, counts in [part.of_term(term)] if len(rows)]
+                    for rows, counts in [part.of_term(term)] if len(rows)]
         if not postings:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         rows, counts = (np.concatenate(values) for values in zip(*postings, strict=True))

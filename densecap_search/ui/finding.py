@@ -94,7 +94,7 @@ def answer(shown: Shown, asked: Sequence[Query]) -> list[Found]:
         own = [query for query in asked if not query.picture and query.alike == (mode, narrowed, stacks, sort)]
         find = shown.searcher.stacks if stacks else shown.searcher.find
         ranked_lists, _ = find([_resolved(shown, query) for query in own], max(query.last for query in own), mode=mode,
-                        narrowed=narrowed, sort=sort)
+                               narrowed=narrowed, sort=sort)
         hits.update({id(query): ranked for query, ranked in zip(own, ranked_lists, strict=True)})
     return [Found(shown, (_by_picture(shown, query) if query.picture else hits[id(query)])[:query.last],
                   [f"{hint[0].upper()}{hint[1:]}." for hint in queries.hints(query.asked.caption, *FIELDS)],

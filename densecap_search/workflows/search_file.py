@@ -65,7 +65,7 @@ def search_file(searcher: Searcher, queries: Path, output: Path, k: int, *, mode
                 file.write(csv_text(columns, []).encode())
             left = islice(read_queries(queries), done.asked, None)
             answered = answers(searcher, left, k, mode=mode, narrowed=narrowed, sort=sort,
-                            first=done.asked + 1, talk=talk)
+                               first=done.asked + 1, talk=talk)
             while block := list(islice(answered, BLOCK)):
                 rows = [{"query_number": number, "query": str(query), **hit.told()}
                         for number, query, hits in block for hit in hits]

@@ -52,7 +52,7 @@ def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path, killed_or_
 
 
 def test_a_killed_process_keeps_no_lock_and_its_leftovers_are_swept(tmp_path: Path,
-                                                                   killed_or_not: subprocess.Popen[str]):
+                                                                    killed_or_not: subprocess.Popen[str]):
     assert len(unfinished(tmp_path)) == 2
     assert sweep(tmp_path) == 0, "a living process lost its unfinished files"
     killed_or_not.kill()

@@ -162,7 +162,7 @@ def by_hand(experiment: Experiment) -> list[RunOutcome]:
         val = {"text_to_image": {"R@1": 40.0 + seed}, "image_to_text": {"R@1": 60.0 if arm == "margin" else 50.0}}
         epochs = ({"epoch": 0, "val": val, "logit_scale": 20.0}, {"epoch": 1, "val": val, "logit_scale": 30.0 + seed})
         outcomes.append(RunOutcome(arm, "", {}, seed, configs[arm], arm, epochs, 1, 0.25 * seed, {"photos": 0},
-                                {"photos": {"text_to_image": tested, "image_to_text": tested}}))
+                                   {"photos": {"text_to_image": tested, "image_to_text": tested}}))
     return outcomes
 
 

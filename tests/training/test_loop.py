@@ -55,7 +55,7 @@ def test_training_learns_and_leaves_a_whole_run_folder(collection, tiny_run, tmp
     assert summary.steps == rows[-1]["step"] == config.train.epochs * math.ceil(20 / 8)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names - {"curves.png"} == {"weights.safetensors", "model.json", "preprocess.json", "config.yaml", "split.json", "log.jsonl",
-                     "best.json", "state.pt"}
+                                      "best.json", "state.pt"}
     trained = load(str(tmp_path / "run"))
     assert trained.fingerprint() != load(str(tiny_run)).fingerprint()
     splits, hashes = read_splits(tmp_path / "run")
