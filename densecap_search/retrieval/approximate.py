@@ -73,10 +73,12 @@ def approximate(vectors: Vectors, alive: Mask, kind: str, folder: Path, ask: Cal
     return measured(index, vectors, alive, kind, folder, ask())
 
 
-def measured(index: Any, vectors: Vectors, alive: Mask, kind: str, folder: Path, asked: Asked) -> Approximation:
-    """A built index of a type, written into a folder with what it finds."""
+def measured(index: Any, vectors: Vectors, alive: Mask, kind: str, folder: Path, asked: Asked, enough: float = RECALL
+             ) -> Approximation:
+    """A built index of a type, written into a folder with what it finds. enough: the recall up to which its search is
+    widened."""
     near = partial(_near, index, INDEX_TYPES[kind], alive)
-    effort, recall = widen(near, kind, vectors, alive, asked)
+    effort, recall = widen(near, kind, vectors, alive, asked, enough)
     with temporary_folder(folder, "faiss") as work:
         write_index(index, work / "new")
         name, size = f"{hash_file(work / 'new')}.faiss", (work / "new").stat().st_size
@@ -88,9 +90,9 @@ def _near(index: Any, kind: IndexType, alive: Mask, query: Array, effort: int) -
     return candidates(index, kind, query, DEPTH, effort, alive)
 
 
-def widen(near: Callable[[Array, int], Numbers], kind: str, vectors: VectorSource, alive: Mask, asked: Asked
-          ) -> tuple[int, float]:
-    """The least effort, from the type's own on in doublings, that reaches RECALL, or the most; and what it reaches.
+def widen(near: Callable[[Array, int], Numbers], kind: str, vectors: VectorSource, alive: Mask, asked: Asked,
+          enough: float = RECALL) -> tuple[int, float]:
+    """The least effort, from the type's own on in doublings, whose recall is enough, or the most; and what it reaches.
 
     near: a query [D] and an effort → numbers, ascending, of DEPTH vectors that the index finds.
     """
@@ -102,6 +104,6 @@ def widen(near: Callable[[Array, int], Numbers], kind: str, vectors: VectorSourc
             ours = search_among(vectors, near(query, effort), query[None], NEIGHBOURS)[0]
             shares.append(len({number for number, _ in wanted} & {number for number, _ in ours}) / max(1, len(wanted)))
         recall = round(float(np.mean(shares)), 4) if shares else 1.0
-        if recall >= RECALL or 2 * effort > most or effort == 0:
+        if recall >= enough or 2 * effort > most or effort == 0:
             return effort, recall
         effort *= 2
