@@ -46,6 +46,7 @@ _FUNCTION_WORDS: Mapping[str, frozenset[str]] = {name: frozenset(words.split()) 
 _SCRIPTS = {"CJK": "Chinese or Japanese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean",
             "CYRILLIC": "Cyrillic letters", "ARABIC": "Arabic letters", "DEVANAGARI": "Devanagari", "HEBREW": "Hebrew",
             "GREEK": "Greek", "THAI": "Thai"}
+UNSPACED = ("Chinese or Japanese", "Japanese", "Thai")  # are written without spaces between words
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _beginnings(words: Iterable[str]) -> set[str]:
 
 def _languages(captions: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The language of most captions, and each caption that is plainly in another."""
-    own = {caption: language for caption in dict.fromkeys(captions) if (language := _language(caption))}
+    own = {caption: language for caption in dict.fromkeys(captions) if (language := language_of(caption))}
     if not own:
         return "", {}
     main, count = Counter(own.values()).most_common(1)[0]
@@ -132,7 +133,7 @@ def _languages(captions: Sequence[str]) -> tuple[str, dict[str, str]]:
     return main, {caption: language for caption, language in own.items() if language != main}
 
 
-def _language(caption: str) -> str | None:
+def language_of(caption: str) -> str | None:
     """By its letters, or where they are Latin by its small words; None where it is not plain."""
     letters = [letter for letter in caption if letter.isalpha()]
     other = [letter for letter in letters if not letter.isascii()]

@@ -108,9 +108,14 @@ def _is_wordy(error: Exception) -> bool:
     return "PngImagePlugin" in str(error) or "text chunks" in str(error)
 
 
+def cut_short(paths: Iterable[Path]) -> list[Path]:
+    """The JPEGs which lack their last bytes; :func:`open_image` takes them as viewers do."""
+    return [path for path in paths if may_be_cut(path) and _lacks_its_end(path)]
+
+
 def refuse_cut(paths: Iterable[Path]) -> None:
-    """An error that names the JPEGs which lack their last bytes, if any do; :func:`open_image` takes them."""
-    cut = [path for path in paths if may_be_cut(path) and _lacks_its_end(path)]
+    """An error that names the JPEGs which lack their last bytes, if any do."""
+    cut = cut_short(paths)
     if cut:
         raise CollectionError(f"{len(cut)} pictures lack their last bytes ({', '.join(map(str, cut[:3]))}); "
                               "mend them, or go on without --strict")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from densecap_search.collection.images import not_a_picture
+from densecap_search.collection.images import cut_short, not_a_picture
 from densecap_search.collection.records import NO_TIME, Collection, Content, Record, Skipped
 from densecap_search.files import hash_file
 from densecap_search.talk import SILENT, Talk
@@ -75,6 +75,14 @@ def _with_content(record: Record) -> Record | Skipped:
         return replace(record, content=content_of(record.image))
     except OSError as error:
         return Skipped(str(record.image), error.strerror or type(error).__name__)
+
+
+def tell_cut(records: Sequence[Record], talk: Talk) -> None:
+    """Say how many of the pictures lack their end, where any do."""
+    cut = cut_short(record.image for record in records)
+    if cut:
+        talk.say(f"JPEGs that lack their last bytes and are taken as viewers show them: {len(cut)}, the first "
+                 f"{cut[0]}; --strict refuses them")
 
 
 def content_of(path: Path) -> Content:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from densecap_search.collection.caption_flaws import find_flaws
+from densecap_search.collection.caption_flaws import UNSPACED, find_flaws
 from densecap_search.collection.captions import find_weak_captions
 from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.inspection.crops import Crop
@@ -20,6 +20,7 @@ from densecap_search.inspection.suggestions import CUT_AT_MOST, cut_share
 
 EXAMPLES = 12  # of a finding, in the page and in the JSON
 TOGETHER = 4  # pictures of one example
+SPELLED_OUT = 1.5  # tokens a word, from which on a model hardly knows the language
 WEAK = {  # kinds of weak captions that are no finding of their own below, and what to do
     "placeholder": "describe these pictures, or leave the caption empty: they teach that unlike pictures are alike",
     "boilerplate": "take the sentence out: it says nothing about a picture, and makes all captions alike",
@@ -205,6 +206,13 @@ def of_geometry(records: Sequence[Record], geometry: Geometry | None) -> Iterato
                       "describe these pictures in the language that the model was trained on (the starter: English "
                       "only), or choose a model that reads theirs",
                       tuple(Example(note=" ".join(text.split())[:200]) for text in unknown.examples))
+    for own in geometry.languages:
+        if own.language != "English" and own.tokens >= SPELLED_OUT:
+            unit = "letter" if own.language in UNSPACED else "word"
+            yield Finding("hardly read", own.captions,
+                          _number(own.captions, "caption is", "captions are") + f" in {own.language}, which "
+                          f"{geometry.model} spells in {own.tokens:.1f} tokens a {unit}: it hardly knows the language",
+                          "choose a model that was trained on it, or translate the captions")
     near = geometry.near
     if near.groups:
         count = sum(len(group) for group in near.groups)

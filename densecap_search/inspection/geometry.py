@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from densecap_search.collection.caption_flaws import UNSPACED, language_of
 from densecap_search.collection.records import Collection
 from densecap_search.collection.splits import group_numbers
 from densecap_search.embedding.cache import Array
@@ -57,6 +58,16 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Spelled:
+    """Different captions of a language, and the tokens that a word of theirs takes, or a letter where words are not set
+    apart: about 1.3 where a vocabulary was made for the language, and more the less it knows of it."""
+
+    language: str
+    captions: int
+    tokens: float
+
+
+@dataclass(frozen=True)
 class Geometry:
     """How alike a model finds the captions. All similarities are cosines of different captions.
 
@@ -67,6 +78,7 @@ class Geometry:
     companion, in the whole collection; hardest_in_batch: their mean in a random batch. near: rows of captioned
     records whose captions have at least NEAR_COSINE; its pairs are the most similar of all, near or not.
     unknown_words: of different captions, those that hold words or signs that the model's vocabulary lacks.
+    languages: those that captions are plainly in, the most frequent first.
     batch_size, logit_scale: what solved was asked for; a batch holds at most the different captions that there are.
     """
 
@@ -92,6 +104,7 @@ class Geometry:
     solved: float
     predictions: tuple[Prediction, ...]
     unknown_words: UnknownWords = field(default_factory=UnknownWords)
+    languages: tuple[Spelled, ...] = ()
 
 
 def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str, batch_size: int, logit_scale: float,
@@ -133,8 +146,21 @@ def look_at_captions(collection: Collection, encoder: DualEncoder, *, model: str
         hardest_in_batch=_hardest_in_batch(vectors, batch_size),
         near=_near(vectors, companions, hardest, rows, len(records)),
         logit_scale=logit_scale, batch_size=min(batch_size, len(vectors)), solved=solved, predictions=predictions,
-        unknown_words=unknown,
+        unknown_words=unknown, languages=spelled(captions, lengths),
     )
+
+
+def spelled(captions: Sequence[str], lengths: Sequence[int]) -> tuple[Spelled, ...]:
+    """How a model spells each language. lengths: of the captions, in its tokens."""
+    counts: dict[str, list[int]] = {}  # captions, tokens, words or letters
+    for caption, length in zip(captions, lengths, strict=True):
+        language = language_of(caption)
+        if language:
+            units = len("".join(caption.split()) if language in UNSPACED else caption.split())
+            counts[language] = [sum(pair) for pair in zip(counts.get(language, (0, 0, 0)), (1, length, units),
+                                                          strict=True)]
+    ordered = sorted(counts.items(), key=lambda item: -item[1][0])
+    return tuple(Spelled(language, count, tokens / units) for language, (count, tokens, units) in ordered)
 
 
 def predict(vectors: Array, batch_size: int, logit_scale: float) -> Prediction:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from densecap_search.collection.image_types import needs
 from densecap_search.collection.records import NO_TIME, Content, Record, Skipped
-from densecap_search.embedding.content import read_contents
+from densecap_search.embedding.content import read_contents, tell_cut
 from densecap_search.retrieval.rows import Known, Skip
 from densecap_search.talk import Talk
 
@@ -49,6 +49,7 @@ def read_changed(records: Sequence[Record], known: Iterable[Known], skips: Seque
         hashes.append(before.hash if before is not None and _is_same(record, before) else None)
     unread = [record for record, own_hash in zip(records, hashes, strict=True) if own_hash is None]
     read, unreadable = read_contents(unread, talk=talk, workers=workers) if unread else ([], [])
+    tell_cut(read, talk)
     fresh = {record.image_id: record.content for record in read if record.content is not None}
     good, good_hashes, still_bad, skipped = [], [], [], list(unreadable)
     for record, own_hash in zip(records, hashes, strict=True):

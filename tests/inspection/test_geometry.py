@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import make_tiny
+from helpers import draw_photo, make_tiny
 
-from densecap_search.inspection.geometry import advise, histogram, ideal_loss, look_at_captions, predict
+from densecap_search.collection.readers import read_collection
+from densecap_search.inspection.findings import of_geometry
+from densecap_search.inspection.geometry import (
+    Spelled,
+    advise,
+    histogram,
+    ideal_loss,
+    look_at_captions,
+    predict,
+    spelled,
+)
 from densecap_search.model.encoder import DualEncoder
 from densecap_search.training.objectives import info_nce
 
@@ -92,3 +103,23 @@ def test_a_histogram_counts_whole_numbers_in_whole_bins():
     assert found.counts == (2, 1, 0, 1)
     assert sum(histogram(np.array([0.5, 0.5, 0.5], np.float32)).counts) == 3
     assert histogram([]).counts == ()
+
+
+def test_how_a_model_spells_each_language_is_counted_in_tokens_a_word_or_a_letter():
+    german, english, japanese = "der Hund und die Katze", "the dog and the cat", "いぬ と ねこ"
+    assert spelled([german, english, japanese, english + " with a bone", "???"], [12, 7, 15, 11, 5]) == (
+        Spelled("English", 2, 18 / 13), Spelled("German", 1, 12 / 5), Spelled("Japanese", 1, 15 / 5))
+
+
+def test_a_collection_in_a_language_that_the_model_spells_out_is_told_so(tmp_path: Path, tiny: DualEncoder):
+    lines = ["Zwei Boote liegen am Strand vor einem weißen Leuchtturm, und die Frau ist mit dem Hund da.",
+             "Der Mann sitzt auf der Bank vor einem Haus, und neben ihm ist ein Hund."]
+    for number, line in enumerate(lines):
+        draw_photo(tmp_path / f"{number}.png", "red", "left", "ball")
+        (tmp_path / f"{number}.txt").write_text(line, encoding="utf-8")
+    collection = read_collection(tmp_path)
+    geometry = look_at_captions(collection, tiny, model="tiny", batch_size=2, logit_scale=5.0)
+    (finding,) = [one for one in of_geometry(collection.captioned, geometry) if one.kind == "hardly read"]
+    lengths = tiny.lengths(lines)
+    assert finding.what == (f"2 captions are in German, which tiny spells in {sum(lengths) / 32:.1f} tokens a word: it "
+                            "hardly knows the language")
