@@ -72,7 +72,7 @@ def embedded(encoder: Any, records: list[Record], **_: Any) -> tuple[Any, list[A
 
 def changed(records: tuple[Record, ...], folder: Path) -> float:
     """Seconds of an update, encoding and stats left out."""
-    encoder: Any = SimpleNamespace(fingerprint=lambda: "f", precision="fp32", dim=DIM, max_pixels=None)
+    encoder: Any = SimpleNamespace(fingerprint=lambda: "f", image_precision="fp32", dim=DIM, max_pixels=None)
     contents._is_same = lambda record, before: True
     update.embed_images = embedded
     collection = Collection("drawn", records, ())

@@ -55,41 +55,32 @@ class Changes:
 
 
 def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequence[str],
-                elsewhere: Mapping[str, int] | None = None, closed: Sequence[str] = ()) -> Changes:
+                elsewhere: Mapping[str, int] | None = None, closed: Sequence[str] = (),
+                before: Sequence[Known | None] | None = None) -> Changes:
     """Compare what an index knows of a collection with the collection as it is.
 
     hashes: of the records' contents. elsewhere: content → number, of other collections in the index. closed: absolute
-    paths of folders that could not be read; pictures below them are kept as they were. A picture is first known by its
-    id, then by its content.
+    paths of folders that could not be read; pictures below them are kept as they were. before: of each record what the
+    index knows of its path, where that has been looked up. A picture is first known by its id, then by its content.
     """
-    by_id = {known.image_id: known for known in old}
-    restated: list[tuple[int, Record]] = []
-    strangers: list[tuple[Record, str]] = []
-    matched: set[int] = set()
-    kept = moved = 0
-    signatures = list(map(signature, records))
-    for record, content, own in zip(records, hashes, signatures, strict=True):
-        known = by_id.get(record.image_id)
-        if known is None or known.hash != content:
-            strangers.append((record, content))
-            continue
-        matched.add(known.number)
-        if known.signature == own:
-            kept += 1
-        else:
-            restated.append((known.number, record))
-            moved += known.image != str(record.image)
+    said = list(map(signature, records))
+    pairs, matched, strangers = _by_id(old, records, hashes, before or [None] * len(records))
+    restated = [(known.number, records[place]) for place, known in pairs if known.signature != said[place]]
+    moved = sum(known.image != str(records[place].image) for place, known in pairs if known.signature != said[place])
+    kept = len(pairs) - len(restated)
     unseen = _unseen(old, closed, {record.image_id for record in records}) if closed else set()
     matched |= unseen
-    kept += len(unseen)
-    left = [known for known in old if known.number not in matched]
+    left = [known for known in old if known.number not in matched] if len(matched) < len(old) else []
     free: dict[str, list[int]] = {}
     for known in reversed(left):
         free.setdefault(known.hash, []).append(known.number)
-    number_of = {**(elsewhere or {}), **{known.hash: known.number for known in old}} if strangers else {}
+    asked = {hashes[place] for place in strangers}
+    number_of = {**(elsewhere or {}), **{known.hash: known.number for known in old if known.hash in asked}} if asked \
+        else {}
     new: list[Record] = []
     copied: list[tuple[int, Record]] = []
-    for record, content in strangers:
+    for place in strangers:
+        record, content = records[place], hashes[place]
         if free.get(content):
             number = free[content].pop()
             matched.add(number)
@@ -100,14 +91,41 @@ def plan_update(old: Sequence[Known], records: Sequence[Record], hashes: Sequenc
         else:
             new.append(record)
     missing = [known for known in left if known.number not in matched]
-    gone = tuple(known.number for known in missing)
-    contents = set(hashes) if gone else set()
-    ids = {record.image_id for record in records} if gone else set()
-    lost = sum(known.image_id not in ids and known.hash not in contents for known in missing)
-    recurring = len(old) - sum(known.hash not in contents for known in missing)
-    vanished = len({known.hash for known in missing} - contents)
-    return Changes(kept, tuple(restated), moved, tuple(copied), tuple(new), gone, lost, len(old), recurring, vanished,
-                   tuple(sorted(unseen)), _sum(signatures))
+    contents, ids = {known.hash for known in missing}, {known.image_id for known in missing}
+    contents &= {content for content in hashes if content in contents} if missing else set()
+    ids &= {record.image_id for record in records if record.image_id in ids} if missing else set()
+    return Changes(kept + len(unseen), tuple(restated), moved, tuple(copied), tuple(new),
+                   gone=tuple(known.number for known in missing),
+                   lost=sum(known.image_id not in ids and known.hash not in contents for known in missing),
+                   before=len(old), recurring=len(old) - sum(known.hash not in contents for known in missing),
+                   vanished=len({known.hash for known in missing} - contents), unseen=tuple(sorted(unseen)),
+                   said=_sum(said))
+
+
+def _by_id(old: Sequence[Known], records: Sequence[Record], hashes: Sequence[str], before: Sequence[Known | None]
+           ) -> tuple[list[tuple[int, Known]], set[int], list[int]]:
+    """Places of the records that have the id and the content of a known picture, each with it; the numbers of these;
+    places of the other records. Nearly all are known by their path, so only the rest is looked up."""
+    pairs: list[tuple[int, Known]] = []
+    rest: list[int] = []
+    for place, (record, content, known) in enumerate(zip(records, hashes, before, strict=True)):
+        if known is not None and known.image_id == record.image_id and known.hash == content:
+            pairs.append((place, known))
+        else:
+            rest.append(place)
+    matched = {known.number for _, known in pairs}
+    if not rest:
+        return pairs, matched, []
+    by_id = {known.image_id: known for known in old if known.number not in matched}
+    strangers: list[int] = []
+    for place in rest:
+        known = by_id.get(records[place].image_id)
+        if known is not None and known.hash == hashes[place]:
+            pairs.append((place, known))
+            matched.add(known.number)
+        else:
+            strangers.append(place)
+    return pairs, matched, strangers
 
 
 def _sum(signatures: Sequence[bytes]) -> str:

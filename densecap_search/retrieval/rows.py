@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -124,8 +125,8 @@ class Rows:
 
     def known(self) -> list[Known]:
         """All rows, in any order, as an update compares them."""
-        rows = map(Known._make, self.query("SELECT number, source, image_id, image, hash, size, modified, signature "
-                                           "FROM pictures"))
+        answers = self.query("SELECT number, source, image_id, image, hash, size, modified, signature FROM pictures")
+        rows: Iterator[Known] = map(partial(tuple.__new__, Known), answers)  # as _make, without its check of the length
         return [row if type(row.image) is str and type(row.image_id) is str else
                 row._replace(image=_from_sql(row.image), image_id=_from_sql(row.image_id)) for row in rows]
 

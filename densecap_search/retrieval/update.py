@@ -197,6 +197,7 @@ def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: W
     records = [replace(record, image_id=origin.prefix + record.image_id) for record in collection.records] \
         if origin.prefix else collection.records
     others = tuple(row for row in known if row.source != origin.name)
+    own = [row for row in known if row.source == origin.name] if others else known
     skips = [skip for skip in (old.rows.skips() if old else []) if skip.under == _under(wanted)]
     reading = read_changed(records, known, skips, workers=workers, talk=talk)
     taken = {row.image_id for row in others}
@@ -204,8 +205,8 @@ def _prepare(collection: Collection, model: ModelConfig, folder: Path, wanted: W
     if twin is not None:
         raise IndexFolderError(f"{folder} holds a picture {twin.image_id} of another collection already; give this one "
                                "another name with --name")
-    changes = plan_update([row for row in known if row.source == origin.name], reading.records, reading.hashes,
-                          {row.hash: row.number for row in others}, closed_folders(collection.skipped))
+    changes = plan_update(own, reading.records, reading.hashes,
+                          {row.hash: row.number for row in others}, closed_folders(collection.skipped), reading.before)
     origin = replace(origin, fingerprint=changes.said)
     return _Job(folder, collection, model, wanted, old, origin, others, changes, reading, store)
 

@@ -19,6 +19,7 @@ from densecap_search.errors import CollectionError, FolderBusy, IndexFolderError
 from densecap_search.files import hash_file
 from densecap_search.locks import locked
 from densecap_search.model.encoder import DualEncoder
+from densecap_search.retrieval import contents
 from densecap_search.retrieval.changes import Changes, plan_update, signature
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.index_folder import undo
@@ -39,6 +40,28 @@ def known(number: int, name: str, content: str, caption: str = "") -> Known:
 
 def plan(old: list[Known], new: list[tuple[Record, str]], elsewhere: dict[str, int] | None = None) -> Changes:
     return plan_update(old, [found for found, _ in new], [content for _, content in new], elsewhere)
+
+
+@pytest.mark.parametrize("near", [1, 3, 1000])
+@pytest.mark.parametrize("order", ["as known", "some gone", "some new", "reversed", "shuffled"])
+def test_what_is_known_of_a_path_is_found_whatever_the_order(order: str, near: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(contents, "NEAR", near)
+    rows = [known(number, f"{number}.jpg", "A") for number in range(20)]
+    paths = {"as known": [*range(20)], "some gone": [0, 5, 6, 12, 19], "some new": [50, 0, 51, *range(1, 20), 52],
+             "reversed": [*range(20)][::-1], "shuffled": np.random.default_rng(0).permutation(25).tolist()}[order]
+    found = contents.known_of([record(f"{number}.jpg") for number in paths], rows)
+    assert found == [rows[number] if number < 20 else None for number in paths]
+
+
+def test_a_plan_that_is_told_what_stands_at_each_path_is_the_same_plan():
+    old = [known(0, "a", "A"), known(1, "b", "B"), known(2, "c", "C"), known(3, "d", "D")]
+    new = [record("b"), record("a", "said"), record("e"), record("f"), record("g")]
+    hashes = ["B", "A", "C", "B", "G"]
+    before = [old[1], old[0], None, old[3], old[2]]  # two paths have other pictures now
+    told = plan_update(old, new, hashes, before=before)
+    assert told == plan_update(old, new, hashes)
+    assert (names(told.restated), names(told.copied), [one.image_id for one in told.new], told.gone) == (
+        [(0, "a"), (2, "e")], [(1, "f")], ["g"], (3,))
 
 
 def names(records: tuple[tuple[int, Record], ...]) -> list[tuple[int, str]]:
