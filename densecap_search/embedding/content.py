@@ -55,13 +55,16 @@ def read_contents(records: Sequence[Record], *, talk: Talk = SILENT, workers: in
                   ) -> tuple[list[Record], list[Skipped]]:
     """The records whose pictures can be read, each with its content, and the reasons of the others.
 
-    A record that carries its content already is not read again.
+    A record that carries its content already is not read again. Of those that are read it is said how many pictures
+    lack their end.
     """
     read: list[Record] = []
     skipped: list[Skipped] = []
     results = ahead(_with_content, records, workers)
     for result in talk.each(results, "reading", len(records), "pictures"):
         (skipped if isinstance(result, Skipped) else read).append(result)
+    known = {record.image_id for record in records if record.content is not None}
+    _tell_cut([record.image for record in read if record.image_id not in known], talk)
     return read, skipped
 
 
@@ -77,9 +80,8 @@ def _with_content(record: Record) -> Record | Skipped:
         return Skipped(str(record.image), error.strerror or type(error).__name__)
 
 
-def tell_cut(records: Sequence[Record], talk: Talk) -> None:
-    """Say how many of the pictures lack their end, where any do."""
-    cut = cut_short(record.image for record in records)
+def _tell_cut(paths: Sequence[Path], talk: Talk) -> None:
+    cut = cut_short(paths)
     if cut:
         talk.say(f"JPEGs that lack their last bytes and are taken as viewers show them: {len(cut)}, the first "
                  f"{cut[0]}; --strict refuses them")

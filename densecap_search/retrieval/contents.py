@@ -9,7 +9,7 @@ from pathlib import Path
 
 from densecap_search.collection.image_types import needs
 from densecap_search.collection.records import NO_TIME, Content, Record, Skipped
-from densecap_search.embedding.content import read_contents, tell_cut
+from densecap_search.embedding.content import read_contents
 from densecap_search.retrieval.rows import Known, Skip
 from densecap_search.talk import Talk
 
@@ -57,7 +57,6 @@ def read_changed(records: Sequence[Record], known: Sequence[Known], skips: Seque
     unread = [(records[place], befores[place]) for place, own_hash in enumerate(hashes) if own_hash is None]
     read, unreadable = ([], []) if not unread else read_contents([record for record, _ in unread], talk=talk,
                                                                  workers=workers)
-    tell_cut(read, talk)
     fresh = {record.image_id: record.content for record in read if record.content is not None}
     times = _times(unread, fresh)
     made = Reading([], [], [], fresh, times, list(unreadable), [])

@@ -13,7 +13,7 @@ from densecap_search.collection.records import Collection, Record, Skipped
 from densecap_search.collection.splits import Splits, group_numbers, split_collection, take_fraction
 from densecap_search.config import RunConfig, TrainConfig
 from densecap_search.embedding.cache import Array
-from densecap_search.embedding.content import read_contents, tell_cut
+from densecap_search.embedding.content import read_contents
 from densecap_search.embedding.texts import embed_texts, heads_of, text_rows
 from densecap_search.embedding.towers import Opened, image_rows, open_pictures
 from densecap_search.errors import CollectionError
@@ -51,7 +51,6 @@ def prepare(collection: Collection, config: RunConfig, train: TrainConfig, encod
             processes: Processes, talk: Talk) -> TrainingData:
     """Splits, groups and batches of the pictures that can be read."""
     readable, unreadable = read_contents(collection.captioned, talk=talk, workers=train.workers)
-    tell_cut(readable, talk)
     opened, known = _open_pictures(readable, train, encoder, processes, talk)
     records, skipped = opened.records, (*collection.skipped, *unreadable, *opened.skipped)
     if strict and skipped:

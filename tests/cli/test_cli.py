@@ -229,7 +229,8 @@ def test_evaluate_writes_a_page_tables_and_a_row_a_query(photos: Path, tiny_run:
     assert "<" not in tables.replace("<br>", "")
 
 
-@pytest.mark.parametrize("kind", config.INDEX_NAMES)
+@pytest.mark.parametrize("kind", ["flat", *(pytest.param(kind, marks=pytest.mark.slow) for kind in config.INDEX_NAMES
+                                            if kind != "flat")])
 def test_evaluate_through_an_index_gives_the_exact_figures_of_a_small_one(kind: str, photos: Path, tiny_run: Path, tmp_path: Path):
     run("index", photos, "--model", tiny_run, "--type", kind, "-o", tmp_path / "index")
     run("index", photos, "--model", tiny_run, "-o", tmp_path / "index")

@@ -11,7 +11,7 @@ from densecap_search.collection.images import open_image, refuse_cut
 from densecap_search.collection.mended import may_be_cut, rows_decoded
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Skipped
-from densecap_search.embedding.content import tell_cut
+from densecap_search.embedding.content import read_contents
 from densecap_search.errors import CollectionError
 from densecap_search.talk import Talk
 
@@ -93,11 +93,12 @@ def test_what_stands_behind_a_jpegs_end_does_not_make_it_cut(tmp_path: Path):
     assert not may_be_cut(tmp_path / "gone.jpg")
 
 
-def test_cut_jpegs_are_told_before_they_are_encoded(tmp_path: Path):
+def test_cut_jpegs_are_told_when_they_are_read(tmp_path: Path):
     data = jpeg(noise())
     (tmp_path / "whole.jpg").write_bytes(data)
     (tmp_path / "cut.jpg").write_bytes(data[: len(data) * 98 // 100])
     said: list[str] = []
-    tell_cut(read_collection(tmp_path).records, Talk(say=said.append))
+    records, _ = read_contents(read_collection(tmp_path).records, talk=Talk(say=said.append))
+    read_contents(records, talk=Talk(say=said.append))  # known, and not said again
     assert said == [f"JPEGs that lack their last bytes and are taken as viewers show them: 1, the first "
                     f"{tmp_path / 'cut.jpg'}; --strict refuses them"]

@@ -55,6 +55,7 @@ def test_random_flips_agree_with_the_binomial_of_a_sign_test():
     assert paired(first, second, np.arange(100)).p_value == pytest.approx(exact, abs=4 * (exact / 9999) ** 0.5)
 
 
+@pytest.mark.slow
 def test_p_values_are_even_under_chance_and_small_under_a_difference():
     generator = np.random.default_rng(1)
     chance = [paired(generator.normal(size=60), generator.normal(size=60), np.arange(60)).p_value for _ in range(60)]

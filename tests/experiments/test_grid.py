@@ -58,6 +58,7 @@ def test_every_run_is_a_run_folder_and_the_rows_are_means_over_its_seeds(experim
     assert rows[1].solved is not None
 
 
+@pytest.mark.slow
 def test_an_experiment_that_is_begun_again_trains_nothing_twice(experiment: Experiment, tmp_path: Path, monkeypatch):
     trained = []
     finetune = grid.finetune

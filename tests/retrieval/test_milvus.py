@@ -105,6 +105,7 @@ def stored_index(matrix: np.ndarray, rows: list, folder: Path, store: str | None
     return load_index(folder)
 
 
+@pytest.mark.slow
 def test_every_filter_finds_the_same_in_milvus_as_in_files(tmp_path: Path, store: str):
     matrix, rows = vectors(40), various()
     files = stored_index(matrix, rows, tmp_path / "files", None)
@@ -143,6 +144,7 @@ def test_searches_in_milvus_give_the_hits_of_files_in_every_mode(photos: Path, t
     found[1].index.check_files()
 
 
+@pytest.mark.slow
 def test_another_machine_searches_with_the_name_of_the_store_and_the_model(photos, tmp_path, tiny, tiny_run, store):
     made = update_index(read_collection(photos), tiny, ModelConfig(str(tiny_run)), tmp_path / "gone")
     bring_up_to_date(read_collection(photos), lambda: tiny, ModelConfig(str(tiny_run)), tmp_path / "gone", Wanted(store=store))
@@ -170,6 +172,7 @@ def change(photos: Path) -> None:
     (photos / "copy.png").write_bytes((photos / "red-right-ball.png").read_bytes() + b"another content")
 
 
+@pytest.mark.slow
 def test_an_update_costs_what_has_changed_and_equals_a_rebuilt_index(photos: Path, tmp_path: Path, tiny, store: str):
     index = indexed(photos, tiny, tmp_path / "i", store)
     change(photos)
@@ -184,6 +187,7 @@ def test_an_update_costs_what_has_changed_and_equals_a_rebuilt_index(photos: Pat
     assert not unchanged.changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["publish", "publish_store"])
 def test_what_a_killed_update_left_is_repaired_by_the_next(place: str, photos: Path, tmp_path: Path, tiny, store: str, monkeypatch):
     """Ended after the vectors are in Milvus and before the manifest, or before others are told."""
@@ -210,6 +214,7 @@ def test_what_a_killed_update_left_is_repaired_by_the_next(place: str, photos: P
     mended.check_files()
 
 
+@pytest.mark.slow
 def test_an_index_moves_between_files_and_milvus_without_encoding(photos: Path, tmp_path: Path, tiny, store: str, monkeypatch):
     files = indexed(photos, tiny, tmp_path / "i")
     matrix = np.array(files.vectors())
@@ -262,6 +267,7 @@ def test_what_another_folder_wrote_is_not_overwritten(photos: Path, tmp_path: Pa
         indexed(photos, tiny, tmp_path / "three", "milvus:http://127.0.0.1:9#x")
 
 
+@pytest.mark.slow
 def test_a_token_is_written_nowhere(photos: Path, tmp_path: Path, tiny, store: str, monkeypatch):
     monkeypatch.setenv("DENSECAP_MILVUS_TOKEN", "root:S3cretWord")
     indexed(photos, tiny, tmp_path / "i", store)
