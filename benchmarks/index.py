@@ -3,6 +3,7 @@
     python benchmarks/index.py draw --folder DIR [--count 1000000] [--dim 512]     once: vectors and rows on the disk
     python benchmarks/index.py hnsw --folder DIR                                   one type, ours (flat, hnsw, ivf, …)
     python benchmarks/index.py "faiss hnsw" --folder DIR                           one of others
+    python benchmarks/index.py caption --folder DIR                                once: captions for all its pictures
     python benchmarks/index.py load --folder DIR                                   seconds and memory of loading
     python benchmarks/index.py like --folder DIR --like COLLECTION                 how like real vectors the drawn are
     python benchmarks/index.py table --folder DIR                                  what has been measured, side by side
@@ -30,16 +31,23 @@ import faiss
 import numpy as np
 
 from densecap_search.config import ModelConfig
+from densecap_search.model.segments import Truncation
+from densecap_search.retrieval import caption_store
 from densecap_search.retrieval.approximate import RECALL, Asked, measured
+from densecap_search.retrieval.calibration import Calibration
+from densecap_search.retrieval.captioned import Scale, Texts
+from densecap_search.retrieval.fuse import RANKINGS, Weights
 from densecap_search.retrieval.index import ImageIndex, load_index
 from densecap_search.retrieval.index_folder import VECTORS
 from densecap_search.retrieval.index_types import ADDED, INDEX_TYPES, fill, read_index, write_index
 from densecap_search.retrieval.manifest import Manifest, Origin
 from densecap_search.retrieval.rows import Row
+from densecap_search.retrieval.strength import Foreign
 from densecap_search.retrieval.vectors import Vectors
 from densecap_search.retrieval.writing import write_new
 
 BLOCK, NEIGHBOURS = 1 << 14, 10
+VOCABULARY, CAPTION_WIDTH = 50_000, 384  # words of captions; numbers that the text tower hands to its head
 ASKED = 100  # captions that widen a search, and as many others that time it
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 
@@ -114,10 +122,34 @@ def real(collection: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     return made.vectors, embed_texts(encoder, [caption_of[name] for name in made.image_ids])[0]
 
 
+def said(number: int) -> str:
+    """A caption of 20 words, of which some are frequent and most are rare."""
+    places = np.random.default_rng((4, number)).pareto(1.0, 20)
+    return " ".join(f"w{int(place * 20) % VOCABULARY}" for place in places)
+
+
+def caption(folder: Path) -> dict[str, Any]:
+    """Put captions beside the vectors, as an index run does; what the text tower says of them is drawn."""
+    drawn, width = Drawn(CAPTION_WIDTH), CAPTION_WIDTH
+
+    def read(encoder: Any, captions: list[tuple[str, ...]], talk: Any) -> Texts:
+        rows = drawn.pictures(len(captions), len(captions))
+        return Texts(tuple(map("\n".join, captions)), rows, rows, Truncation.of([], 77))
+
+    def scale(encoder: Any, index: ImageIndex, numbers: Any, talk: Any) -> Scale:
+        return Scale.of(read(None, [("",)] * 2 * width, None), index.stored.take(np.arange(1000)))
+
+    caption_store.read_texts, caption_store.learn_scale = read, scale
+    caption_store.calibrate = lambda *_: Calibration(Weights(dict.fromkeys(RANKINGS, 1.0), "fused"), Foreign((), ()), 1)
+    started = time.perf_counter()
+    caption_store.update_captions(load_index(folder), lambda: None)
+    return {"count": len(load_index(folder)), "seconds": time.perf_counter() - started}
+
+
 def blocks(drawn: Drawn, count: int) -> Iterator[tuple[list[Row], np.ndarray]]:
     for start in range(0, count, BLOCK):
         size = min(BLOCK, count - start)
-        rows = [Row(-1, "drawn", f"{number}.jpg", f"/drawn/{number}.jpg", (), f"{number:032x}")
+        rows = [Row(-1, "drawn", f"{number}.jpg", f"/drawn/{number}.jpg", (said(number),), f"{number:032x}")
                 for number in range(start, start + size)]
         yield rows, drawn.pictures(start, size)
 
@@ -258,10 +290,12 @@ def load(folder: Path) -> dict[str, Any]:
     """Seconds and megabytes of the process's own memory that loading takes beside imports."""
     before, started = own_memory(), time.perf_counter()
     index = load_index(folder)
+    captioned = caption_store.load_captions(index)
     seconds = time.perf_counter() - started
     loaded = own_memory() - before
     index.search(captions(index)[0][:1], NEIGHBOURS)
-    return {"count": len(index), "seconds": seconds, "megabytes": loaded, "after a search": own_memory() - before}
+    return {"count": len(index), "captioned": captioned is not None, "seconds": seconds, "megabytes": loaded,
+            "after a search": own_memory() - before}
 
 
 def own_memory() -> float:
@@ -282,20 +316,22 @@ def like(folder: Path, collection: Path) -> dict[str, Any]:
 
 def table(folder: Path) -> str:
     """What was measured last of each, in Markdown."""
-    said = {line["what"]: line for line in map(json.loads, (folder / "measured.jsonl").read_text().splitlines())}
+    made = {line["what"]: line for line in map(json.loads, (folder / "measured.jsonl").read_text().splitlines())}
     lines = []
-    if "like" in said:
+    if "like" in made:
         lines += [f"| cosines of | | {' | '.join(f'{100 * q:g} %' for q in QUANTILES)} |",
                   "|---|---|" + "---|" * len(QUANTILES)]
         lines += [f"| {name} | {kind} | {' | '.join(f'{value:.3f}' for value in values)} |"
-                  for name, both in said["like"].items() if name != "what" for kind, values in both.items()]
-    if "load" in said:
-        lines += ["", "loading {count:,}: {seconds:.2f} s, {megabytes:.0f} MB of own memory".format(**said["load"]), ""]
+                  for name, both in made["like"].items() if name != "what" for kind, values in both.items()]
+    if "load" in made:
+        kind = "with captions" if made["load"]["captioned"] else "without captions"
+        lines += ["", "loading {count:,} {kind}: {seconds:.2f} s, {megabytes:.0f} MB of own memory".format(
+            **made["load"], kind=kind), ""]
     lines += ["| | recall@10 | p50 ms | of faiss flat | p99 ms | built in s | bytes a picture |",
               "|---|---|---|---|---|---|---|"]
-    base = said.get("faiss flat", {}).get("p50", float("nan"))
+    base = made.get("faiss flat", {}).get("p50", float("nan"))
     for name in (*INDEX_TYPES, *PEERS):
-        for what, own in said.items():
+        for what, own in made.items():
             if what == name or what.startswith(f"{name}, "):
                 lines.append(f"| {what} | {own['recall']:.3f} | {own['p50']:.2f} | 1/{base / own['p50']:.1f} | "
                              f"{own['p99']:.2f} | {own['build']:.0f} | {own['bytes']:.0f} |")
@@ -304,7 +340,7 @@ def table(folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["draw", "load", "like", "table", *INDEX_TYPES, *PEERS])
+    parser.add_argument("what", choices=["draw", "caption", "load", "like", "table", *INDEX_TYPES, *PEERS])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=512)
@@ -317,6 +353,8 @@ def main() -> None:
         return
     if args.what == "draw":
         figures: dict[str, Any] | None = draw(args.folder, args.count, args.dim)
+    elif args.what == "caption":
+        figures = caption(args.folder)
     elif args.what == "load":
         figures = load(args.folder)
     elif args.what == "like":

@@ -27,15 +27,16 @@ from densecap_search.retrieval.caption_space import CaptionSpace
 from densecap_search.retrieval.captioned import Captioned, Scale, lengths_in, read_texts
 from densecap_search.retrieval.fuse import Spread, Weights
 from densecap_search.retrieval.index import ImageIndex
-from densecap_search.retrieval.index_folder import current_place
+from densecap_search.retrieval.index_folder import current_place, read_arrays
 from densecap_search.retrieval.rows import Row
 from densecap_search.retrieval.strength import Foreign
-from densecap_search.retrieval.vectors import Numbers, Vectors, map_vectors
+from densecap_search.retrieval.vectors import Mask, Numbers, Vectors, map_vectors
 from densecap_search.retrieval.words import WordPart, Words, load_part, save_part
 from densecap_search.talk import SILENT, Talk
 
 FORMAT = 1
 FOLDER, DESCRIPTION, SCALE = "captions", "captions.json", "scale.npz"
+ROWS = "rows.npz"  # what is known of each row of the parts, which to find out takes a look at all of them
 GROWTH = 0.1  # share of captions that must be new before scale and weights are learned again
 MOST_PARTS = 8  # beyond, and where a third of all rows is of captions that are gone, all become one
 WORN = 1 / 3
@@ -76,10 +77,11 @@ def load_captions(index: ImageIndex) -> Captions | None:
             return None
         parts = [_load_part(place, name, said["width"], count) for name, count in said["parts"]]
         scale = _load_scale(place / SCALE)
+        captioned = _assembled(index, parts, scale, said["width"], place)
         calibration = _calibration(said)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IndexFolderError(f"{place} is damaged ({error}); `densecap index … --rebuild` makes it again") from error
-    return Captions(_assembled(index, parts, scale, said["width"]), calibration)
+    return Captions(captioned, calibration)
 
 
 def update_captions(index: ImageIndex, load: Callable[[], TextEncoder], *, trained: frozenset[str] = frozenset(),
@@ -120,11 +122,11 @@ class _Update:
         width = (added or parts)[0].rows.shape[1]
         seen = calibration.learned_from if calibration else 0
         if scale is None or calibration is None or abs(len(keys) - seen) > GROWTH * seen or fresh.mean() > GROWTH:
-            encoder = self.load()
-            scale = learn_scale(encoder, self.index, numbers, self.talk)
-            captioned = _assembled(self.index, [*parts, *added], scale, width)
-            calibration = calibrate(encoder, self.index, captioned, numbers, self.trained, self.talk)
-        self._write([name for name, _ in old], parts, added, scale, calibration, width)
+            scale, calibration = learn_scale(self.load(), self.index, numbers, self.talk), None
+        captioned = _assembled(self.index, [*parts, *added], scale, width)
+        if calibration is None:
+            calibration = calibrate(self.load(), self.index, captioned, numbers, self.trained, self.talk)
+        self._write([name for name, _ in old], parts, added, captioned, calibration)
         return load_captions(self.index)
 
     def _before(self) -> tuple[list[tuple[Path, Part]], Calibration | None, Scale | None]:
@@ -153,8 +155,8 @@ class _Update:
             texts += [text_of(row) for row in block]
         return [Part(keys, numbers, np.concatenate(rows), WordPart.of(texts))]
 
-    def _write(self, old: Sequence[Path], parts: Sequence[Part], added: Sequence[Part], scale: Scale,
-               calibration: Calibration, width: int) -> None:
+    def _write(self, old: Sequence[Path], parts: Sequence[Part], added: Sequence[Part], captioned: Captioned,
+               calibration: Calibration) -> None:
         place = self.index.place / FOLDER
         names: list[tuple[str, int]] = []
         with temporary_folder(self.index.place, FOLDER) as work:
@@ -165,10 +167,11 @@ class _Update:
             for part in added:
                 names.append((f"part-{len(names)}", len(part.keys)))
                 _save_part(part, work / names[-1][0])
-            _save_scale(scale, work / SCALE)
+            _save_scale(captioned.scale, work / SCALE)
+            np.savez(work / ROWS, counted=captioned.words.counted, lengths=captioned.lengths)
             write_json(work / DESCRIPTION, {
                 "format": FORMAT, "rows": self.index.manifest.rows, "fingerprint": self.index.manifest.fingerprint,
-                "width": width, "parts": names, **calibration.as_json()})
+                "width": captioned.rows.dim, "parts": names, **calibration.as_json()})
             work.chmod(0o755)
             if place.exists():
                 shutil.rmtree(place)
@@ -188,13 +191,29 @@ def _described(index: ImageIndex) -> tuple[Numbers, Numbers]:
     return both[:, 0], both[:, 1]
 
 
-def _assembled(index: ImageIndex, parts: Sequence[Part], scale: Scale, width: int) -> Captioned:
-    keys, _ = _described(index)
-    have = np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)])
+def _assembled(index: ImageIndex, parts: Sequence[Part], scale: Scale, width: int, place: Path | None = None
+               ) -> Captioned:
+    """place: the folder of captions in which they were written, where they were."""
     of = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)])
-    words = Words(tuple(part.words for part in parts), np.isin(have, keys))
     rows = Vectors(tuple(part.rows for part in parts), width)
-    return Captioned(words, rows, of, index.manifest.total, scale, lengths_in(scale.space, rows))
+    counted, lengths = _load_rows(place, len(of)) if place else (None, None)
+    if counted is None or lengths is None:
+        have = np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)])
+        counted, lengths = np.isin(have, _described(index)[0]), lengths_in(scale.space, rows)
+    words = Words(tuple(part.words for part in parts), counted)
+    return Captioned(words, rows, of, index.manifest.total, scale, lengths)
+
+
+def _load_rows(place: Path, count: int) -> tuple[Mask, Array] | tuple[None, None]:
+    """Which rows count, and their lengths in the scale's space; None where an earlier version wrote the captions.
+    Errors: ValueError, KeyError, OSError where the file is damaged."""
+    if not (place / ROWS).is_file():
+        return None, None
+    arrays = read_arrays(place / ROWS)
+    counted, lengths = arrays["counted"], arrays["lengths"]
+    if counted.shape != (count,) or lengths.shape != (count,) or counted.dtype != bool or lengths.dtype != np.float32:
+        raise ValueError(f"{ROWS} does not fit")
+    return counted, lengths
 
 
 def _save_part(part: Part, path: Path) -> None:
@@ -221,10 +240,9 @@ def _save_scale(scale: Scale, path: Path) -> None:
 
 
 def _load_scale(path: Path) -> Scale:
-    with np.load(path, allow_pickle=False) as arrays:
-        return Scale(CaptionSpace(arrays["mean"], arrays["turn"]),
-                     Spread(arrays["text_mean"], arrays["text_covariance"]),
-                     Spread(arrays["image_mean"], arrays["image_covariance"]), arrays["centre"])
+    arrays = read_arrays(path)
+    return Scale(CaptionSpace(arrays["mean"], arrays["turn"]), Spread(arrays["text_mean"], arrays["text_covariance"]),
+                 Spread(arrays["image_mean"], arrays["image_covariance"]), arrays["centre"])
 
 
 def _calibration(said: Mapping[str, Any]) -> Calibration:

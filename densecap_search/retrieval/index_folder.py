@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+import numpy.typing as npt
 
 from densecap_search.config import ModelConfig
 from densecap_search.errors import IndexFolderError
@@ -81,6 +85,16 @@ def read_precision(folder: Path) -> str | None:
     with whole(place):
         precision = read_values(place).get("precision")
     return precision if isinstance(precision, str) else None
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an .npz file, of which nothing is unpickled. Errors: ValueError, KeyError, OSError where it is
+    damaged."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (BadZipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is cut or changed: {error}") from error
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from densecap_search.embedding.cache import Array
 from densecap_search.files import atomic_file
+from densecap_search.retrieval.index_folder import read_arrays
 
 K1, B = 1.2, 0.75  # how soon a repeated word stops counting; how much a long text is held against it
 Ints = npt.NDArray[np.int64]
@@ -205,10 +206,10 @@ def save_part(part: WordPart, path: Path) -> None:
 
 def load_part(path: Path) -> WordPart:
     """What :func:`save_part` wrote. Errors: ValueError, KeyError, OSError where it is damaged."""
-    with np.load(path, allow_pickle=False) as arrays:
-        text = arrays["terms"].tobytes().decode()
-        part = WordPart(tuple(text.split("\n")) if text else (), arrays["starts"], arrays["rows"],
-                        arrays["counts"].astype(np.float32), arrays["lengths"])
+    arrays = read_arrays(path)
+    text = arrays["terms"].tobytes().decode()
+    part = WordPart(tuple(text.split("\n")) if text else (), arrays["starts"], arrays["rows"],
+                    arrays["counts"].astype(np.float32), arrays["lengths"])
     fits = (len(part.starts) == len(part.terms) + 1 and part.starts[-1] == len(part.rows) == len(part.counts)
             and (not len(part.rows) or 0 <= part.rows.min() <= part.rows.max() < len(part.lengths)))
     if not fits or (np.diff(part.starts) < 0).any():

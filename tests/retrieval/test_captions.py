@@ -129,6 +129,24 @@ def test_an_update_encodes_only_new_captions_and_forgets_old_ones(searcher: Sear
     assert before == [[]]
 
 
+def test_what_is_kept_of_each_row_is_what_a_look_at_all_of_them_finds(searcher: Searcher, codes: Path, tiny):
+    next(codes.glob("*-ball.png")).unlink()
+    index = update_index(read_collection(codes), tiny, MODEL, searcher.index.folder).index
+    update_captions(index, lambda: tiny)
+    kept = load_captions(index).captioned
+    file = index.place / "captions" / "rows.npz"
+    data = file.read_bytes()
+    file.unlink()  # as an earlier version left it
+    looked_at = load_captions(index).captioned
+    assert (~kept.words.counted).sum() == 1
+    assert np.array_equal(kept.words.counted, looked_at.words.counted)
+    assert np.array_equal(kept.lengths, looked_at.lengths)
+    for damaged in (data[:100], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(IndexFolderError, match=r"captions is damaged .*--rebuild"):
+            load_captions(index)
+
+
 def test_another_model_makes_other_captions(searcher: Searcher, codes: Path):
     other = make_tiny(seed=1)
     made = update_index(read_collection(codes), other, ModelConfig("other"), searcher.index.folder).index
@@ -141,9 +159,12 @@ def test_another_model_makes_other_captions(searcher: Searcher, codes: Path):
 
 def test_damage_is_named_and_mended(searcher: Searcher, tiny):
     place = searcher.index.place / "captions"
-    (place / "part-0.npz").write_bytes(b"half")
-    with pytest.raises(IndexFolderError, match=r"captions is damaged .*--rebuild"):
-        load_captions(searcher.index)
+    words = (place / "part-0.npz").read_bytes()
+    for damaged in (words[:len(words) // 2], b"", b"half"):
+        (place / "part-0.npz").unlink()
+        (place / "part-0.npz").write_bytes(damaged)
+        with pytest.raises(IndexFolderError, match=r"captions is damaged .*--rebuild"):
+            load_captions(searcher.index)
     (place / "captions.json").write_text(json.dumps({"format": 99}))
     assert load_captions(searcher.index) is None
     assert update_captions(searcher.index, lambda: tiny) is not None
