@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,17 @@ COLOURS = ("#1f6f8b", "#d1603d", "#6a994e", "#7b5ea7", "#c9a227", "#555555")  # 
 def render(template: str, values: Mapping[str, Any]) -> str:
     """A page from a file in ``templates/``, which extends ``base.html``. Texts are escaped, half characters and control
     characters visibly; a missing value raises."""
+    return "".join(render_parts(template, values))
+
+
+def render_parts(template: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """The same piece by piece: of an iterator among the values no more is held than its template asks for at a time."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader("densecap_search.pages"), autoescape=True,
                                      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["thumbnail"] = thumbnail
-    return printable(environment.get_template(template).render(values))
+    parts = environment.get_template(template).stream(values)
+    parts.enable_buffering(64)
+    yield from map(printable, parts)
 
 
 def thumbnail(path: str | Path, side: int = THUMBNAIL) -> Markup:

@@ -427,13 +427,14 @@ def _add_pictures(api: FastAPI, service: Service) -> None:
         return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
 
     @api.post("/api/export", response_class=Response, summary="A basket of pictures as a file")
-    async def exported(body: BasketRequest, format: Literal["csv", "jsonl", "zip"] = "csv") -> Response:
+    async def exported(body: BasketRequest, format: Literal["csv", "jsonl", "zip", "html"] = "csv") -> Response:
         shown, items = service.live.shown, [item.model_dump() for item in body.items]
         kept = await asyncio.to_thread(export.kept_rows, items, shown)
         table = export.table_of(kept, shown, service.paths)
         headers = {"content-disposition": f'attachment; filename="pictures.{format}"'}
-        if format == "zip":
-            parts = export.as_zip(table, [row for _, row in kept], Gallery.of(shown.index))
+        if format in ("zip", "html"):
+            written = export.as_zip if format == "zip" else export.as_sheet
+            parts = written(table, [row for _, row in kept], Gallery.of(shown.index))
             return StreamingResponse(parts, media_type=export.FORMATS[format], headers=headers)
         text = export.as_csv(table) if format == "csv" else export.as_jsonl(table)
         return Response(text.encode("utf-8", "backslashreplace"), media_type=export.FORMATS[format], headers=headers)

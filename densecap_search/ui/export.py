@@ -1,7 +1,8 @@
-"""A basket of pictures as CSV, JSON lines, or a ZIP with the originals, written as it is sent."""
+"""A basket of pictures as CSV, JSON lines, a ZIP with the originals or a contact sheet, written as it is sent."""
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -10,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from densecap_search import __version__
 from densecap_search.collection.records import Skipped
+from densecap_search.pages.html import render_parts
 from densecap_search.retrieval.rows import Row
 from densecap_search.ui.gallery import Gallery
 from densecap_search.ui.live import Shown
 
-FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8", "zip": "application/zip"}
+FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8", "zip": "application/zip",
+           "html": "text/html; charset=utf-8"}
 COLUMNS = ("image_id", "image", "caption", "score", "query")
 
 
@@ -64,6 +68,21 @@ def as_zip(table: Sequence[dict[str, Any]], rows: Sequence[Row], gallery: Galler
             yield out.taken()
         archive.writestr("captions.jsonl", as_jsonl(packed))
     yield out.taken()
+
+
+def as_sheet(table: Sequence[dict[str, Any]], rows: Sequence[Row], gallery: Gallery) -> Iterator[bytes]:
+    """A page of small copies with their captions that needs nothing else, and that prints on A4."""
+
+    def cards() -> Iterator[dict[str, Any]]:
+        for line, row in zip(table, rows, strict=True):
+            copy = gallery.copy(row, "small")
+            if isinstance(copy, Skipped):
+                yield {**line, "picture": "", "missing": copy.reason}
+            else:
+                yield {**line, "picture": f"data:image/jpeg;base64,{base64.b64encode(copy.read_bytes()).decode()}"}
+
+    values = {"title": f"{len(table)} pictures", "version": __version__, "cards": cards()}
+    return (part.encode() for part in render_parts("contact_sheet.html", values))
 
 
 def _plain(name: str) -> str:

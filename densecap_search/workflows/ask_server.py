@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -19,6 +20,8 @@ AUTH_VARIABLE = "DENSECAP_AUTH"  # USER:PASSWORD, as for the server
 PAGE = 200  # hits that the server gives at a time
 SECONDS = 120.0  # for an answer
 MOST_BYTES = 64 << 20  # of an answer
+BUSY = 503  # what a server says that has as much to do as it may have
+WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds until a busy one is asked again
 
 
 class Answer(NamedTuple):
@@ -56,8 +59,7 @@ def ask_server(server: str, caption: str, k: int, *, mode: str = "auto", must: t
 def _answer(server: str, asked: Mapping[str, Any]) -> Answer:
     request = _request(server, asked)
     try:
-        with _opener(server).open(request, timeout=SECONDS) as reply:
-            told = json.loads(reply.read(MOST_BYTES))
+        told = json.loads(_reply(server, request))
         return Answer([_hit(one) for one in told["hits"]], str(told.get("note", "")))
     except HTTPError as error:
         raise DensecapError(f"{server} answers: {_sentence(error)}") from error
@@ -66,6 +68,20 @@ def _answer(server: str, asked: Mapping[str, Any]) -> Answer:
         raise DensecapError(f"{server} cannot be reached: {reason}; is `densecap serve` running there?") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DensecapError(f"what answers at {server} is no `densecap serve` of this version") from error
+
+
+def _reply(server: str, request: urllib.request.Request) -> bytes:
+    """Asked again after each of WAITS where the server is busy or cuts the connection, as when it is started again."""
+    for wait in (*WAITS, None):
+        try:
+            with _opener(server).open(request, timeout=SECONDS) as reply:
+                body: bytes = reply.read(MOST_BYTES)
+                return body
+        except (HTTPError, ConnectionError, HTTPException) as error:
+            if wait is None or (isinstance(error, HTTPError) and error.code != BUSY):
+                raise
+            time.sleep(wait)
+    raise AssertionError("unreachable")
 
 
 def _request(server: str, asked: Mapping[str, Any]) -> urllib.request.Request:

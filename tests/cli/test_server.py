@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from densecap_search.ui.access import make_access
 from densecap_search.ui.app import build_app
 from densecap_search.ui.live import LiveIndex
 from densecap_search.ui.server import address, listen
+from densecap_search.workflows import ask_server
 
 CAPTION = "A red ball lies on the left of a white table, and nothing else can be seen."
 
@@ -90,3 +92,39 @@ def test_what_is_no_server_is_told():
     assert "an address such as http://" in run("search", "--server", "file:///etc", CAPTION, code=1).output
     assert "--image does not go with --server" in run("search", "--server", away, "--image", "a.png", code=2).output
     assert "in place of INDEX" in run("search", "--server", away, "idx", CAPTION, code=2).output
+
+
+@pytest.mark.parametrize(("refusals", "code"), [(2, 0), (9, 1)])
+def test_a_busy_server_and_one_that_cuts_the_connection_are_asked_again(refusals: int, code: int, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    waited: list[float] = []
+    hit = {"rank": 1, "score": 0.5, "image_id": "a.jpg", "path": "a.jpg", "caption": "A boat.", "match": None, "by": None,
+           "strength": None, "under": []}
+
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.append(self.path)
+            if len(asked) == 1:  # the connection ends without an answer
+                return
+            busy = len(asked) <= refusals
+            body = json.dumps({"error": "64 searches are waiting already"} if busy else {"hits": [hit], "note": ""}).encode()
+            self.send_response(503 if busy else 200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(ask_server.time, "sleep", waited.append)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = run("search", "--server", f"http://127.0.0.1:{server.server_port}", CAPTION, "-k", "1", code=code)
+        server.shutdown()
+    if code:
+        assert "answers: 64 searches are waiting already" in done.output
+        assert waited == [0.5, 1.0, 2.0, 4.0]
+    else:
+        assert "A boat." in done.output
+        assert waited == [0.5, 1.0]

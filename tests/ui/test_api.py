@@ -4,12 +4,14 @@ import base64
 import csv
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import make_photos
+from PIL import Image
 from starlette.testclient import TestClient
 
 from densecap_search.collection.readers import read_collection
@@ -253,6 +255,21 @@ def test_a_basket_is_saved_as_table_and_lines_in_the_order_in_which_it_was_fille
     assert [(row["image_id"], row["image"], row["query"]) for row in table] == [(e.image_id, e.image, "a, b") for e in entries]
     lines = [json.loads(line) for line in basket(page, "jsonl", names).text.splitlines()]
     assert [line["caption"] for line in lines] == ["\n".join(entry.captions) for entry in entries]
+
+
+def test_a_contact_sheet_shows_every_picture_and_asks_nobody_for_anything(page: TestClient, searcher: Searcher):
+    entries = [searcher.index.rows[row] for row in (3, 1)]
+    items = [{"picture": picture_name(entry), "score": 0.5, "query": "<b>red</b>"} for entry in entries]
+    reply = page.post("/api/export?format=html", json={"items": items})
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    pictures = re.findall(r'<img src="data:image/jpeg;base64,([^"]*)" alt="([^"]*)">', reply.text)
+    assert [alt for _, alt in pictures] == ["\n".join(entry.captions) for entry in entries]
+    for (data, _), entry in zip(pictures, entries, strict=True):
+        with Image.open(io.BytesIO(base64.b64decode(data))) as copy, Image.open(entry.image) as original:
+            assert copy.size == original.size
+    assert reply.text.count("for “&lt;b&gt;red&lt;/b&gt;”") == 2
+    assert "<h1>2 pictures</h1>" in reply.text
+    assert not re.search(r"<script|<link|https?://", reply.text)
 
 
 def test_a_basket_saved_as_zip_holds_the_originals_and_names_them(page: TestClient, searcher: Searcher):

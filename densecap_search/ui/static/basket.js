@@ -4,13 +4,14 @@ import { ask, told } from "./ask.js";
 import { el } from "./dom.js";
 
 const MOST = 5000;
+const FORMATS = { csv: "CSV", jsonl: "JSONL", zip: "ZIP", html: "Contact sheet" };
 
 export function basket({ key, onchange, onproblem }) {
   const name = `densecap basket ${key}`;
   let items = read(name, []);
   const count = el("span", { className: "count" });
   const element = el("div", { id: "basket", role: "region", "aria-label": "Basket", hidden: true }, count,
-    ...["csv", "jsonl", "zip"].map((format) => el("button", { type: "button", onclick: () => save(format) }, format.toUpperCase())),
+    ...Object.entries(FORMATS).map(([format, label]) => el("button", { type: "button", onclick: () => save(format) }, label)),
     el("button", { type: "button", onclick: () => change([]) }, "Empty it"));
 
   function change(next) {
