@@ -1,5 +1,5 @@
 """The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export,
-feedback, captions."""
+feedback, captions, lesson."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from densecap_search.retrieval.strength import Strength
 from densecap_search.ui import export, finding
 from densecap_search.ui.batching import Batcher, Busy
 from densecap_search.ui.gallery import Gallery
+from densecap_search.ui.learning import Learning, Stage
 from densecap_search.ui.live import LiveIndex, Shown
 from densecap_search.ui.teaching import Teaching
 
@@ -262,6 +263,44 @@ class CaptionsReply(BaseModel):
     file: str
 
 
+class LessonRequest(BaseModel):
+    """Nothing: there is one lesson at a time, of this index."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LessonFigure(BaseModel):
+    """A figure of the held-out questions, text to image: percent, but MRR; low, high: the 95 % interval of the paired
+    difference."""
+
+    name: str
+    before: float
+    after: float
+    low: float
+    high: float
+
+
+class LessonReply(BaseModel):
+    """The lesson. train, held_out: questions that are learned from, and that are asked before and after; what, share,
+    seconds: the step that runs, how much of it is done (0 to 1), and how long it all has taken; said: its last
+    sentence; problem: why it did not come to its end; questions: that were asked; before, after: names of models.
+    """
+
+    stage: Stage
+    train: int
+    held_out: int
+    what: str
+    share: float | None
+    seconds: float
+    said: str
+    problem: str
+    questions: int
+    figures: list[LessonFigure]
+    doubt: str
+    before: str
+    after: str
+
+
 def most_bytes(path: str) -> int:
     """How large the body of a request to a path may be."""
     return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
@@ -280,6 +319,7 @@ class Service:
     others: Batcher[Callable[[Shown], Any], Any]  # what is no search, one at a time
     copying: ThreadPoolExecutor
     teaching: Teaching | None = None
+    learning: Learning | None = None
     copies_waiting: int = 0
 
     @classmethod
@@ -289,7 +329,8 @@ class Service:
         others: Batcher[Callable[[Shown], Any], Any] = Batcher(lambda works: [work(live.shown) for work in works],
                                                                together=1)
         copying = ThreadPoolExecutor(default_workers(), thread_name_prefix="copies")
-        return cls(live, paths, searches, others, copying, Teaching(live.folder) if edit else None)
+        return cls(live, paths, searches, others, copying, Teaching(live.folder) if edit else None,
+                   Learning(live.folder) if edit else None)
 
     async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
         """The hits behind ``offset``, unless who asked goes away."""
@@ -342,6 +383,7 @@ def make_api(service: Service) -> FastAPI:
     _add_about(api, service)
     _add_pictures(api, service)
     _add_teaching(api, service)
+    _add_learning(api, service)
     api.mount("/page", GZipMiddleware(StaticFiles(directory=STATIC)), name="page")
     return api
 
@@ -468,6 +510,37 @@ def _captions(service: Service, picture: str, *correction: str) -> CaptionsReply
     return CaptionsReply(captions=list(now), file=corrections_file(teaching.folder).name)
 
 
+def _add_learning(api: FastAPI, service: Service) -> None:
+    @api.get("/api/lesson", response_model=LessonReply, summary="How the lesson stands")
+    async def lesson() -> LessonReply:
+        return await asyncio.to_thread(_lesson, _learning_of(service))
+
+    @api.post("/api/lesson/{step}", response_model=LessonReply, dependencies=[Depends(_written_as_json)],
+              summary="Begin a lesson, stop it, take its model as a new generation of the index, or throw it away")
+    async def judge(step: Literal["start", "cancel", "take", "discard"], body: LessonRequest) -> LessonReply:
+        learning = _learning_of(service)
+        await asyncio.to_thread(getattr(learning, step))
+        return await asyncio.to_thread(_lesson, learning)
+
+
+def _lesson(learning: Learning) -> LessonReply:
+    work, learned, answers = learning.work, learning.lesson, learning.answers()
+    figures = learned.figures.items() if learned else ()
+    return LessonReply(
+        stage=learning.stage, train=answers.train, held_out=answers.held_out, what=work.what if work else "",
+        share=work.share if work else None, seconds=round(work.running_seconds(), 1) if work else 0,
+        said=work.said if work else "", problem=learning.problem, questions=learned.questions if learned else 0,
+        figures=[LessonFigure(name=name, **asdict(change)) for name, change in figures],
+        doubt=learned.doubt if learned else "", before=learned.before if learned else "",
+        after=learned.run.name if learned else "")
+
+
+def _learning_of(service: Service) -> Learning:
+    _teaching_of(service)
+    assert service.learning is not None
+    return service.learning
+
+
 def _teaching_of(service: Service) -> Teaching:
     if service.teaching is None:
         raise _ClosedError("nothing is kept here; densecap serve --edit lets people teach")
@@ -516,6 +589,8 @@ def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
         service.searches.close()
         service.others.close()
         service.copying.shutdown(wait=False, cancel_futures=True)
+        if service.learning is not None:
+            await asyncio.to_thread(service.learning.close)
 
     return lifespan
 

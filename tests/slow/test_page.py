@@ -67,11 +67,13 @@ def serving(index: Path) -> Iterator[str]:
         for line in process.stderr:
             said.append(line)
             if found := re.search(r"open (http://\S+)", line):
-                yield found[1]
+                try:
+                    yield found[1]
+                finally:  # else a test that fails waits for ever
+                    process.terminate()
                 break
         else:
             pytest.fail("".join(said))
-        process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +213,46 @@ def test_a_caption_is_corrected_where_it_is_read(open_page, archive: Path, width
     page.hits()
     assert page.tab.locator(".card >> nth=2").locator(".line").inner_text() == f"Corrected at {width}"
     (archive / "index.corrections.jsonl").unlink()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [("phone", "dark"), ("desk", "light")])
+def test_the_page_learns_from_its_answers_and_uses_the_new_model_only_when_asked(
+        browser: Browser, tiny_run: Path, tmp_path: Path, width: str, scheme: str):
+    make_photos(tmp_path / "photos")
+    make(tmp_path, tiny_run)
+    artefacts = Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path)
+    with serving(tmp_path / "index") as url:
+        page = Watched(browser, url, width, scheme)
+        page.tab.goto(url)
+        page.tab.wait_for_selector("#caption")
+        page.tab.click("#learn summary")
+        page.until("document.querySelector('#learn p').textContent.startsWith('0 questions to learn from, 0 held out')")
+        assert page.tab.get_by_role("button", name="Learn from the answers").is_disabled()
+        page.search(CAPTION)
+        page.all_cards(24)
+        for name, picture in page.tab.eval_on_selector_all(".card .meant", "all => all.map((one, n) => [`no. ${n}`, one.dataset.id])"):
+            body = {"caption": name, "answer": "this", "picture": picture}
+            assert page.tab.request.post(f"{url}/api/feedback", data=body).ok
+        page.tab.locator(".card .meant").first.press("Enter")
+        page.until("document.querySelector('#learn p').textContent.match(/[1-9].* learn from, [1-9].* held out/)")
+        page.until("!document.querySelector('#learn .buttons button').disabled")
+        page.tab.get_by_role("button", name="Learn from the answers").press("Enter")
+        page.until("document.activeElement.textContent === 'Stop'")
+        page.until("document.activeElement.textContent === 'Use it'", seconds=100)
+        page.tab.locator("#learn").screenshot(path=artefacts / f"learn-{width}-{scheme}.png")
+        figures = page.tab.locator("#learn tbody tr").all_inner_texts()
+        assert [line.split()[0] for line in figures] == ["R@1", "R@10", "MRR"]
+        found = Axe().run(page.tab)
+        assert [one["id"] for one in found.response["violations"] if one["impact"] in ("serious", "critical")] == []
+        assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        assert (tmp_path / "index" / "CURRENT").read_text().strip() == "gen-000001"
+        page.tab.get_by_role("button", name="Use it").press("Enter")
+        page.until("document.querySelector('#learn [role=status]').textContent.startsWith('The index is searched by the new')",
+                   60)
+        assert (tmp_path / "index" / "CURRENT").read_text().strip() == "gen-000002"
+        page.search("Something else")
+        assert page.complaints == []
+        page.context.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

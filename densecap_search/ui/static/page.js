@@ -6,6 +6,7 @@ import { captionBox } from "./caption.js";
 import { asBody, asksFor, conditions, texts } from "./conditions.js";
 import { el } from "./dom.js";
 import { grid } from "./grid.js";
+import { learn } from "./learn.js";
 import { lightbox } from "./lightbox.js";
 import { fromAddress, past, toAddress } from "./past.js";
 import { teach } from "./teach.js";
@@ -30,7 +31,8 @@ function makePage(about) {
   const box = captionBox({ most: MOST_LETTERS, onsearch: () => byCaption() });
   const narrow = conditions({ onchange: () => current.ask && byCaption() });
   const kept = basket({ key: about.name, onchange: (hit, yes) => hits.mark(hit, yes), onproblem: say });
-  const teaching = teach({ onkept: say, onproblem: say });
+  const lesson = about.edit ? learn() : null;
+  const teaching = teach({ onkept: (text) => { say(text); lesson?.count(); }, onproblem: say });
   const below = (hit) => about.edit ? teaching.button(hit) : null;
   const hits = grid({ below, onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
@@ -177,7 +179,7 @@ function makePage(about) {
   requestAnimationFrame(box.focus);
   return el("div", { className: "page" },
     el("header", {}, title, el("p", { id: "about" }, `${about.name} · ${about.model}`, about.problem ? ` · ${about.problem}` : "")),
-    el("div", { className: "left" }, form, before.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
+    el("div", { className: "left" }, form, before.element, lesson?.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
     kept.element, large.element);
 }
 
