@@ -158,6 +158,7 @@ class TrainConfig:
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more time
     compile: bool = False  # torch.compile for both towers
     tensorboard: bool = False  # also write events for TensorBoard (package tensorboard)
+    wandb: bool = False  # also write for Weights & Biases (package wandb), offline unless WANDB_MODE is set
     seed: int = 0
     precision: str = "auto"
     device: str = "auto"

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,25 +144,26 @@ def finetune(
             config = replace(config, train=choice.with_objective(config.train, chosen.objective, chosen.gamma))
         _check_shares(data.batches, processes)
         job = _Job(encoder, train, run, data, trained, processes, talk)
-        if resume:
-            job.resume(config, collection)
-        else:
-            job.begin(config, collection)
-            if chosen is not None and processes.first:
-                write_json(run / choice.CHOICE, chosen.as_json())
-        processes.wait()
-        with Interruptions().handled() as interruptions:
-            try:
-                job.train_epochs(interruptions)
-            except KeyboardInterrupt:
-                talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
-                raise
-            except TrainingStopped as error:
-                job.go_back(str(error))
-                raise
-            finally:  # however it ended: the kept weights into the folder, then the state that says they are there
-                job.save_kept()
-                job.save_state()
+        with job.open_wandb(config):
+            if resume:
+                job.resume(config, collection)
+            else:
+                job.begin(config, collection)
+                if chosen is not None and processes.first:
+                    write_json(run / choice.CHOICE, chosen.as_json())
+            processes.wait()
+            with Interruptions().handled() as interruptions:
+                try:
+                    job.train_epochs(interruptions)
+                except KeyboardInterrupt:
+                    talk.say(f"stopped after step {job.at.step}; continue with --resume -o {run}")
+                    raise
+                except TrainingStopped as error:
+                    job.go_back(str(error))
+                    raise
+                finally:  # however it ended: the kept weights into the folder, then the state that says they are there
+                    job.save_kept()
+                    job.save_state()
         processes.wait()
         mixed = original and processes.first
         curve = interpolate.apply(run, original, config, train, data, talk) if mixed else None
@@ -252,10 +253,20 @@ class _Job:
         self.unsaved: dict[str, Tensor] | None = None  # the kept checkpoint, while only memory has it
         self.saved = time.monotonic()
         self.good_step = 0  # up to which the state on the disk goes
+        self.write_row: Callable[[dict[str, Any]], None] | None = None  # to wandb, while it is open
 
     @property
     def total_steps(self) -> int:
         return int(self.train.epochs or 0) * self.data.batches.steps
+
+    @contextmanager
+    def open_wandb(self, config: RunConfig) -> Iterator[None]:
+        """Rows of the log go to wandb too, where that is asked for."""
+        if not (self.writes and self.train.wandb):
+            yield
+            return
+        with plots.wandb_writer(self.run, asdict(config)) as self.write_row:
+            yield
 
     def begin(self, config: RunConfig, collection: Collection) -> None:
         """Write what the folder needs from the start, and measure the model as it is: row 0."""
@@ -471,6 +482,8 @@ class _Job:
         self._write_log()
         if self.writes and self.train.tensorboard:
             plots.write_tensorboard(self.run, row)
+        if self.write_row is not None:
+            self.write_row(row)
         return row
 
     def _write_log(self) -> None:

@@ -1,12 +1,16 @@
-"""A run's curves as pictures (matplotlib) and, where its package is installed, as events for TensorBoard."""
+"""A run's curves as pictures (matplotlib) and, where it is asked for, for TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from densecap_search.errors import MissingPackage
+from densecap_search.files import write_text
 
 CURVES, DIAGNOSIS = "curves.png", "diagnosis.png"
 
@@ -29,12 +33,48 @@ def write_tensorboard(run: Path, row: dict[str, Any]) -> None:
     except ImportError as error:
         raise MissingPackage("train.tensorboard needs the package tensorboard: pip install tensorboard") from error
     with SummaryWriter(run / "tensorboard") as writer:
-        for name in ("loss", "lr", "logit_scale"):
-            if row[name] is not None:
-                writer.add_scalar(name, row[name], row["epoch"])
-        for direction, figures in (row["val"] or {}).items():
-            for metric, value in figures.items():
-                writer.add_scalar(f"val {direction}/{metric}", value, row["epoch"])
+        for name, value in _named(row):
+            writer.add_scalar(name, value, row["epoch"])
+
+
+@contextmanager
+def wandb_writer(run: Path, config: Mapping[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What takes an epoch's figures into RUN/wandb; it stays on this machine unless WANDB_MODE says otherwise.
+
+    config: the run's settings, which are shown beside its figures. A run that is resumed is the same one to wandb.
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else importing it may already speak to a host
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingPackage("train.wandb needs the package wandb: pip install 'densecap-search[wandb]'") from error
+    mode: Any = os.environ.get("WANDB_MODE") or "offline"
+    quiet = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True,
+                           x_disable_meta=True)
+    with wandb.init(project=os.environ.get("WANDB_PROJECT") or "densecap-search", name=run.resolve().name,
+                    id=_wandb_id(run), resume="allow", dir=str(run), mode=mode, config=dict(config),
+                    settings=quiet) as writer:
+        # the epoch, not wandb's own count, which takes no epoch a second time after --resume
+        writer.define_metric("*", step_metric="epoch")
+        yield lambda row: writer.log({"epoch": row["epoch"], **dict(_named(row))})
+
+
+def _wandb_id(run: Path) -> str:
+    file = run / "wandb" / "run-id.txt"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, uuid.uuid4().hex)
+    return file.read_text().strip()
+
+
+def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """An epoch's figures under the names that other programs show."""
+    for name in ("loss", "lr", "logit_scale"):
+        if row[name] is not None:
+            yield name, row[name]
+    for direction, figures in (row["val"] or {}).items():
+        for metric, value in figures.items():
+            yield f"val {direction}/{metric}", value
 
 
 def _curves(figure: Any, epochs: Sequence[dict[str, Any]]) -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -605,6 +606,48 @@ def test_a_tower_with_the_factor_0_stays_as_it_is(collection, tiny_run, tmp_path
     before, after = weights(tiny_run), weights(tmp_path / "run")
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("text."))
     assert not torch.equal(before["visual.conv1.weight"], after["visual.conv1.weight"])
+
+
+def read_wandb(file: Path) -> list[dict]:
+    """The logged rows of one of wandb's files: LevelDB's log format after 7 bytes of their own."""
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    raw, at, whole, rows = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(raw):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, part = struct.unpack("<HB", raw[at + 4:at + 7])
+        whole, at = whole + raw[at + 7:at + 7 + length], at + 7 + length
+        if part in (1, 4):  # whole, or the last of several
+            record, whole = records.Record.FromString(whole), b""
+            if record.WhichOneof("record_type") == "history":
+                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+    return rows
+
+
+@pytest.mark.slow
+def test_wandb_keeps_the_figures_of_every_epoch_offline_and_a_resumed_run_is_the_same_one(collection, tiny_run, tmp_path: Path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    run = tmp_path / "run"
+    finetune(collection, settings(tiny_run, wandb=True, epochs=1), run, talk=SILENT)
+    finetune(collection, settings(tiny_run, wandb=True), run, resume=True, talk=SILENT)
+    files = sorted(run.glob("wandb/offline-run-*/*.wandb"))
+    assert {file.name for file in files} == {f"run-{(run / 'wandb' / 'run-id.txt').read_text()}.wandb"}
+    found = [row for file in files for row in read_wandb(file)]
+    rows = log(run)
+    assert [row["epoch"] for row in found] == [row["epoch"] for row in rows] == [0, 1, 2]
+    assert [row.get("loss") for row in found] == [row["loss"] for row in rows]
+    assert [row["val text_to_image/R@1"] for row in found] == [row["val"]["text_to_image"]["R@1"] for row in rows]
+    assert "wandb" in (run / "config.yaml").read_text()
+
+
+def test_wandb_is_not_touched_unless_it_is_asked_for_and_named_where_it_is_missing(collection, tiny_run, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    finetune(collection, settings(tiny_run, epochs=1), tmp_path / "plain", talk=SILENT)
+    assert not (tmp_path / "plain" / "wandb").exists()
+    with pytest.raises(MissingPackage, match=r"densecap-search\[wandb\]"):
+        finetune(collection, settings(tiny_run, epochs=1, wandb=True), tmp_path / "run", talk=SILENT)
 
 
 def test_tensorboard_reads_the_figures_of_every_epoch(collection, tiny_run, tmp_path: Path):
