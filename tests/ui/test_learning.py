@@ -10,18 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import make_photos
+from helpers import draw_photo, make_photos, make_tiny
 from starlette.testclient import TestClient
 
+from densecap_search.collection.corrections import Correction, corrections_file, keep_correction
 from densecap_search.collection.feedback import held_out
 from densecap_search.collection.readers import read_collection
 from densecap_search.config import ModelConfig
-from densecap_search.model.checkpoint import load_run
+from densecap_search.model.checkpoint import load_run, save_encoder
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.searcher import Searcher
-from densecap_search.retrieval.update import update_index
+from densecap_search.retrieval.update import Wanted, bring_up_to_date, update_index
 from densecap_search.ui.api import Service, make_api
 from densecap_search.ui.live import LiveIndex, picture_name
+from densecap_search.workflows.learn import take
 
 NOTHING = "there is no question to learn from yet: press \"This is the one\" on what a search was for"
 
@@ -141,6 +143,24 @@ def test_a_server_that_ends_ends_its_lesson(index: Path, tiny_run: Path):
         os.kill(process, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_all_collections_of_an_index_are_taken_with_the_captions_that_were_corrected(index: Path, tmp_path: Path):
+    wanted = Wanted(name="more", add=True, place=tmp_path / "more")
+    (tmp_path / "more").mkdir()
+    draw_photo(tmp_path / "more" / "one.png", "red", "left", "ball")
+    before = load_index(index).manifest
+    bring_up_to_date(read_collection(tmp_path / "more"), lambda: load_run(Path(before.model.name)), before.model, index, wanted)
+    first = next(iter(load_index(index).rows))
+    keep_correction(corrections_file(index), Correction(first.image, first.captions[0], "Corrected.", "2026-01-01"))
+    save_encoder(make_tiny(seed=1), tmp_path / "other")
+    take(index, tmp_path / "other")
+    rows, manifest = list(load_index(index).rows), load_index(index).manifest
+    assert [origin.name for origin in manifest.origins] == ["photos", "more"]
+    assert [origin.place for origin in manifest.origins][1] == str(tmp_path / "more")
+    assert manifest.model.name == str(tmp_path / "other")
+    assert sorted(row.source for row in rows) == ["more"] + ["photos"] * 24
+    assert [row.captions for row in rows if row.image == first.image] == [("Corrected.",)]
 
 
 OWNER = """
