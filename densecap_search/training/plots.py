@@ -53,7 +53,7 @@ def wandb_writer(run: Path, config: Mapping[str, Any]) -> Iterator[Callable[[dic
                            x_disable_meta=True)
     with wandb.init(project=os.environ.get("WANDB_PROJECT") or "densecap-search", name=run.resolve().name,
                     id=_wandb_id(run), resume="allow", dir=str(run), mode=mode, config=dict(config),
-                    settings=quiet) as writer:
+                    allow_val_change=True, settings=quiet) as writer:  # --resume may bring other settings
         # the epoch, not wandb's own count, which takes no epoch a second time after --resume
         writer.define_metric("*", step_metric="epoch")
         yield lambda row: writer.log({"epoch": row["epoch"], **dict(_named(row))})
