@@ -71,7 +71,8 @@ def _answer(server: str, asked: Mapping[str, Any]) -> Answer:
 
 
 def _reply(server: str, request: urllib.request.Request) -> bytes:
-    """Asked again after each of WAITS where the server is busy or cuts the connection, as when it is started again."""
+    """Asked again after each of WAITS where the server is busy or cuts the connection; where nothing listens it is not,
+    for the address may be wrong."""
     for wait in (*WAITS, None):
         try:
             with _opener(server).open(request, timeout=SECONDS) as reply:

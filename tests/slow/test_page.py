@@ -633,6 +633,24 @@ def test_a_basket_outlives_a_reload_and_is_saved(open_page):
     assert not page.tab.locator("#basket").is_visible()
 
 
+def test_a_contact_sheet_needs_nothing_else_and_prints_twelve_pictures_a_page(open_page, browser: Browser, tmp_path: Path):
+    page = open_page()
+    page.search(CAPTION)
+    page.hits()
+    for place in range(13):
+        page.tab.click(f".keep >> nth={place}")
+    with page.tab.expect_download() as started:
+        page.tab.click("#basket button >> text=Contact sheet")
+    started.value.save_as(tmp_path / "sheet.html")
+    page.tab.click("#basket button >> text=Empty it")
+    sheet = Watched(browser, (tmp_path / "sheet.html").as_uri())
+    sheet.tab.goto((tmp_path / "sheet.html").as_uri())
+    assert sheet.tab.eval_on_selector_all("img", "all => all.filter(one => one.naturalWidth > 0).length") == 13
+    printed = sheet.tab.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", printed)) == 2
+    assert [one for one in sheet.foreign if not one.startswith("file:")] == []
+
+
 def test_a_picture_that_is_dropped_or_chosen_is_searched_by(open_page, archive: Path):
     page = open_page()
     page.tab.set_input_files("#file", archive / "photos" / "green-right-box.png")

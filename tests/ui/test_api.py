@@ -272,6 +272,16 @@ def test_a_contact_sheet_shows_every_picture_and_asks_nobody_for_anything(page: 
     assert not re.search(r"<script|<link|https?://", reply.text)
 
 
+def test_a_contact_sheet_says_why_a_picture_is_not_on_it(page: TestClient, searcher: Searcher, tmp_path: Path):
+    entry = searcher.index.rows[5]
+    for copy in searcher.index.thumbnails().glob(f"{entry.hash}-*"):
+        copy.unlink()
+    Path(entry.image).rename(tmp_path / "away.png")
+    sheet = basket(page, "html", [picture_name(entry)]).text
+    (tmp_path / "away.png").rename(entry.image)
+    assert '<span class="missing">the file is no longer where it was indexed</span>' in sheet
+
+
 def test_a_basket_saved_as_zip_holds_the_originals_and_names_them(page: TestClient, searcher: Searcher):
     entries = [searcher.index.rows[row] for row in (3, 1)]
     with zipfile.ZipFile(io.BytesIO(basket(page, "zip", [picture_name(entry) for entry in entries]).content)) as archive:
