@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,15 @@ ONLY_IN = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@cache
+def imports(path: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
 def room(module: str) -> str | None:
@@ -51,7 +53,7 @@ def test_imports_go_down_only(path: Path):
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if level(own) is None:
         return  # __init__ and __main__
-    for module in imports(ast.parse(path.read_text())):
+    for module in imports(path):
         other = room(module)
         if other and other != own and level(other) is not None:
             assert level(other) > level(own) or level(own) == len(ORDER) - 1, f"{own} imports {module}"
@@ -60,7 +62,7 @@ def test_imports_go_down_only(path: Path):
 def test_no_module_imports_itself_through_others():
     """Modules as well as rooms: an import inside a function counts too."""
     names = {module_name(path): path for path in MODULES}
-    graph = {name: {found for found in imports(ast.parse(path.read_text())) if found in names} - {name}
+    graph = {name: {found for found in imports(path) if found in names} - {name}
              for name, path in names.items()}
     left = {name for name in names if not name.endswith("__main__")}
     while ready := {name for name in left if not graph[name] & left}:
@@ -72,7 +74,7 @@ def test_no_module_imports_itself_through_others():
 def test_a_library_is_imported_only_where_it_belongs(library: str):
     for path in MODULES:
         name = path.relative_to(PACKAGE).as_posix()
-        if library in {module.split(".")[0] for module in imports(ast.parse(path.read_text()))}:
+        if library in {module.split(".")[0] for module in imports(path)}:
             assert name.split("/")[0] in ONLY_IN[library] or name in ONLY_IN[library], f"{name} imports {library}"
 
 
