@@ -439,7 +439,7 @@ def _add_about(api: FastAPI, service: Service) -> None:
         shown = service.live.shown
         encoder = shown.searcher.encoder
         return IndexReply(
-            name=service.live.folder.resolve().name, pictures=shown.count, model=encoder.name,
+            name=service.live.folder.resolve().name, pictures=shown.count, model=shown.model,
             context_length=encoder.context_length, generation=shown.generation, examples=list(shown.examples),
             paths=service.paths, problem=service.live.problem, edit=service.teaching is not None,
         )

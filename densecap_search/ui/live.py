@@ -36,6 +36,11 @@ class Shown:
         return self.index.place.name
 
     @property
+    def model(self) -> str:
+        """By which it was made; of a run folder its last part, for where it lies is nobody's business."""
+        return PurePath(self.index.manifest.model.name).name
+
+    @property
     def count(self) -> int:
         """Pictures in the index."""
         return len(self.index)

@@ -225,6 +225,7 @@ def test_nothing_but_pictures_of_the_index_can_be_fetched(page: TestClient, sear
 
 def test_the_index_is_told_with_examples_from_its_captions(page: TestClient, searcher: Searcher):
     about = page.get("/api/index").json()
+    assert about["model"] == "tiny"  # the name of the run folder, and not where it lies
     assert (about["name"], about["pictures"], about["context_length"]) == ("index", 24, 248)
     captions = {caption for entry in searcher.index.rows for caption in entry.captions}
     assert len(about["examples"]) == 3
