@@ -9,12 +9,12 @@ like here, and whether the model can tell at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from densecap_search.collection.records import Collection
+from densecap_search.collection.records import Collection, Record
 from densecap_search.collection.splits import group_numbers
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.content import with_contents
@@ -86,16 +86,43 @@ def look_at_pairs(collection: Collection, encoder: DualEncoder, *, model: str, b
     vectors = texts[[numbers[caption] for _, caption in captions]]
     places = np.array([place for place, _ in captions], np.int64)
     groups = np.array(group_numbers([records[row] for row in own]), np.int64)
-    cosines, scores, random = score_pairs(pictures.vectors, vectors, places, groups)
-    told = told_apart(scores, random) if len(scores) >= FEWEST else float("nan")
-    order = np.argsort(scores, kind="stable")[:LISTED]
-    worst = tuple(Pair(own[place], pictures.image_ids[place], captions[j][1], float(cosines[j]), float(scores[j]))
-                  for j in order.tolist() for place in [captions[j][0]])
+    judged = judge_pairs([records[row] for row in own], pictures.vectors, captions, vectors)
+    worst = tuple(replace(pair, row=own[pair.row]) for pair in judged.worst)
     firsts = np.searchsorted(places, np.arange(len(own)))  # captions stand in the order of their pictures
     losses = batch_losses(pictures.vectors, vectors[firsts], groups, batch_size, logit_scale)
-    wrong = int((scores < np.median(random)).sum()) if told >= SURE else 0
-    return PairFit(model, len(captions), told, wrong, worst, min(batch_size, len(np.unique(groups))), logit_scale,
+    size = min(batch_size, len(np.unique(groups)))
+    return PairFit(model, len(captions), judged.told_apart, judged.wrong, worst, size, logit_scale,
                    solved=100 * float(np.mean(losses < SOLVED)), loss=float(np.median(losses)))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """As in :class:`PairFit`; the row of a pair is the number of its picture."""
+
+    told_apart: float
+    wrong: int
+    worst: tuple[Pair, ...]
+
+    @property
+    def can_tell(self) -> bool:
+        """As in :class:`PairFit`."""
+        return self.told_apart >= SURE
+
+
+def judge_pairs(records: Sequence[Record], pictures: Array, captions: Sequence[tuple[int, str]], vectors: Array
+                ) -> Judged:
+    """How well captions fit their pictures, by vectors that are known.
+
+    pictures: [N, D] of the records; captions: the number of its picture and the text of each, vectors: [M, D] theirs;
+    all unit rows.
+    """
+    places = np.array([place for place, _ in captions], np.int64)
+    cosines, scores, random = score_pairs(pictures, vectors, places, np.array(group_numbers(records), np.int64))
+    told = told_apart(scores, random) if len(scores) >= FEWEST else float("nan")
+    order = np.argsort(scores, kind="stable")[:LISTED]
+    worst = tuple(Pair(captions[j][0], records[captions[j][0]].image_id, captions[j][1], float(cosines[j]),
+                       float(scores[j])) for j in order.tolist())
+    return Judged(told, int((scores < np.median(random)).sum()) if told >= SURE else 0, worst)
 
 
 def score_pairs(pictures: Array, captions: Array, places: Ints, groups: Ints) -> tuple[Array, Array, Array]:

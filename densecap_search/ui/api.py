@@ -1,5 +1,5 @@
 """The page's routes, which are the JSON API: search, similar, window, index, health, pictures, export,
-feedback, captions, lesson."""
+feedback, captions, lesson, review."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ from densecap_search.ui.batching import Batcher, Busy
 from densecap_search.ui.gallery import Gallery
 from densecap_search.ui.learning import Learning, Stage
 from densecap_search.ui.live import LiveIndex, Shown
+from densecap_search.ui.reviewing import Reviewing
+from densecap_search.ui.reviewing import Stage as ReviewStage
+from densecap_search.ui.reviewing import sentence as reviewed
 from densecap_search.ui.teaching import Teaching
 
 PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
@@ -263,8 +266,8 @@ class CaptionsReply(BaseModel):
     file: str
 
 
-class LessonRequest(BaseModel):
-    """Nothing: there is one lesson at a time, of this index."""
+class EmptyRequest(BaseModel):
+    """Nothing: there is one of it at a time, of this index."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -301,6 +304,17 @@ class LessonReply(BaseModel):
     after: str
 
 
+class ReviewReply(BaseModel):
+    """Captions that may not fit their pictures. what, share: the step that runs, and how much of it is done (0 to 1);
+    message: what was found; problem: why nothing was."""
+
+    stage: ReviewStage
+    what: str
+    share: float | None
+    message: str
+    problem: str
+
+
 def most_bytes(path: str) -> int:
     """How large the body of a request to a path may be."""
     return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
@@ -320,6 +334,7 @@ class Service:
     copying: ThreadPoolExecutor
     teaching: Teaching | None = None
     learning: Learning | None = None
+    reviewing: Reviewing | None = None
     copies_waiting: int = 0
 
     @classmethod
@@ -330,7 +345,7 @@ class Service:
                                                                together=1)
         copying = ThreadPoolExecutor(default_workers(), thread_name_prefix="copies")
         return cls(live, paths, searches, others, copying, Teaching(live.folder) if edit else None,
-                   Learning(live.folder) if edit else None)
+                   Learning(live.folder) if edit else None, Reviewing(live.folder) if edit else None)
 
     async def hits(self, request: Request, query: finding.Query, offset: int) -> SearchReply:
         """The hits behind ``offset``, unless who asked goes away."""
@@ -384,6 +399,7 @@ def make_api(service: Service) -> FastAPI:
     _add_pictures(api, service)
     _add_teaching(api, service)
     _add_learning(api, service)
+    _add_reviewing(api, service)
     api.mount("/page", GZipMiddleware(StaticFiles(directory=STATIC)), name="page")
     return api
 
@@ -517,10 +533,51 @@ def _add_learning(api: FastAPI, service: Service) -> None:
 
     @api.post("/api/lesson/{step}", response_model=LessonReply, dependencies=[Depends(_written_as_json)],
               summary="Begin a lesson, stop it, take its model as a new generation of the index, or throw it away")
-    async def judge(step: Literal["start", "cancel", "take", "discard"], body: LessonRequest) -> LessonReply:
+    async def judge(step: Literal["start", "cancel", "take", "discard"], body: EmptyRequest) -> LessonReply:
         learning = _learning_of(service)
         await asyncio.to_thread(getattr(learning, step))
         return await asyncio.to_thread(_lesson, learning)
+
+
+def _add_reviewing(api: FastAPI, service: Service) -> None:
+    @api.get("/api/review", response_model=ReviewReply, summary="How the review of the captions stands")
+    async def state() -> ReviewReply:
+        return _review(_reviewing_of(service))
+
+    @api.post("/api/review", response_model=ReviewReply, dependencies=[Depends(_written_as_json)],
+              summary="Begin to look for captions that do not fit their pictures")
+    async def begin(body: EmptyRequest) -> ReviewReply:
+        reviewing = _reviewing_of(service)
+        await asyncio.to_thread(reviewing.start)
+        return _review(reviewing)
+
+    @api.get("/api/review/pairs", response_model=SearchReply, summary="Captions that fit their pictures least")
+    async def pairs(count: Annotated[int, Field(ge=1, le=MOST_PAGE)] = 24,
+                    offset: Annotated[int, Field(ge=0, le=finding.MOST_HITS)] = 0) -> SearchReply:
+        reviewing = _reviewing_of(service)
+        return await asyncio.to_thread(_pairs, service, reviewing, offset, count)
+
+
+def _review(reviewing: Reviewing) -> ReviewReply:
+    work, found = reviewing.work, reviewing.found
+    return ReviewReply(stage=reviewing.stage, what=work.what if work else "", share=work.share if work else None,
+                       message=reviewed(found) if found else "", problem=reviewing.problem)
+
+
+def _pairs(service: Service, reviewing: Reviewing, offset: int, count: int) -> SearchReply:
+    shown = service.live.shown
+    hits = reviewing.hits(shown)
+    cards = [{**card, "caption": hit.caption} for hit in hits[offset:offset + count]
+             for card in finding.cards([hit], shown, service.paths)]  # one by one: a picture may be there twice
+    assert reviewing.found is not None
+    return SearchReply(hits=[FoundPicture(**card) for card in cards], total=len(hits), hints=[], note="",
+                       message=reviewed(reviewing.found), generation=shown.generation)
+
+
+def _reviewing_of(service: Service) -> Reviewing:
+    _teaching_of(service)
+    assert service.reviewing is not None
+    return service.reviewing
 
 
 def _lesson(learning: Learning) -> LessonReply:
@@ -591,6 +648,8 @@ def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
         service.copying.shutdown(wait=False, cancel_futures=True)
         if service.learning is not None:
             await asyncio.to_thread(service.learning.close)
+        if service.reviewing is not None:
+            await asyncio.to_thread(service.reviewing.close)
 
     return lifespan
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from densecap_search.collection.corrections import corrections_file, with_corrections
 from densecap_search.collection.records import Collection, Content, Record
 from densecap_search.config import PRECISIONS, ModelConfig
 from densecap_search.embedding.towers import choose_precision_by_trial
@@ -55,6 +56,17 @@ def indexed_collection(folder: Path) -> Collection:
     records = (Record(row.image_id, Path(row.image), row.captions, row.split, row.group, row.burst, row.columns,
                       content=Content(row.hash, row.size, row.modified)) for row in index.rows)
     return Collection(folder.resolve().name, tuple(records))
+
+
+def corrected_collection(folder: Path, source: str | None = None, prefix: str = "") -> Collection:
+    """The same as it was corrected on the page; source: of one of its collections, whose ids have a prefix."""
+    known = indexed_collection(folder)
+    if source is not None:
+        own = {row.image_id for row in load_index(folder).rows if row.source == source}
+        known = replace(known, records=tuple(replace(record, image_id=record.image_id.removeprefix(prefix))
+                                             for record in known.records if record.image_id in own))
+    corrections = corrections_file(folder)
+    return with_corrections(known, corrections) if corrections.is_file() else known
 
 
 def index_collection(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from densecap_search.collection.corrections import corrections_file, with_corrections
 from densecap_search.collection.feedback import feedback_file
 from densecap_search.collection.readers import read_collection
 from densecap_search.collection.records import Collection
@@ -20,7 +19,7 @@ from densecap_search.errors import CollectionError, DensecapError
 from densecap_search.locks import locked
 from densecap_search.retrieval.index import load_index
 from densecap_search.talk import SILENT, Talk
-from densecap_search.workflows.index import indexed_collection
+from densecap_search.workflows.index import corrected_collection, indexed_collection
 
 SHOWN = ("R@1", "R@10", "MRR")
 LEAST_CAPTIONED = 10  # pictures with a caption or a question, below which there is nothing to tell apart
@@ -77,7 +76,7 @@ def check_lesson(folder: Path) -> None:
         held = "every answer is about a picture that is held out; " if answers.held_out else ""
         raise CollectionError(f"{held}there is no question to learn from yet: press \"This is the one\" on what a "
                               "search was for")
-    captioned = len(_collection(folder).captioned)
+    captioned = len(corrected_collection(folder).captioned)
     if captioned < LEAST_CAPTIONED:
         raise CollectionError(f"the index has {captioned} pictures with a caption, which are too few to train on (at "
                               f"least {LEAST_CAPTIONED})")
@@ -90,7 +89,7 @@ def learn(folder: Path, run: Path, talk: Talk = SILENT) -> Lesson:
     before = load_index(folder).manifest.model
     config = load_config(None, [("train.tune", "heads"), ("data.add", (str(feedback_file(folder)),))])
     with locked(run.parent, "a lesson of the page"):
-        finetune(_collection(folder), replace(config, model=before), run, talk=talk)
+        finetune(corrected_collection(folder), replace(config, model=before), run, talk=talk)
         return _compare(folder, run, before, talk)
 
 
@@ -100,7 +99,7 @@ def take(folder: Path, run: Path, talk: Talk = SILENT) -> str:
     from densecap_search.workflows.index import encoder_for, index_collection
 
     model, origin = ModelConfig(str(run)).resolved(), load_index(folder).manifest.origins[0]
-    collection = _collection(folder, source=origin.name, prefix=origin.prefix)
+    collection = corrected_collection(folder, source=origin.name, prefix=origin.prefix)
     wanted = Wanted(name=origin.name, trust_files=True)
     load = cache(partial(encoder_for, collection, model, folder, talk=talk))
     made = index_collection(collection, load, model, folder, wanted, talk=talk)
@@ -132,14 +131,3 @@ def _questions(folder: Path) -> Collection:
         return read_collection(place)
     except DensecapError as error:
         raise CollectionError(f"{place.name} cannot be read: {error}") from error
-
-
-def _collection(folder: Path, source: str | None = None, prefix: str = "") -> Collection:
-    """The index's own rows as they were corrected; source: of one of its collections, whose ids have a prefix."""
-    found = indexed_collection(folder)
-    if source is not None:
-        own = {row.image_id for row in load_index(folder).rows if row.source == source}
-        found = replace(found, records=tuple(replace(record, image_id=record.image_id.removeprefix(prefix))
-                                             for record in found.records if record.image_id in own))
-    corrections = corrections_file(folder)
-    return with_corrections(found, corrections) if corrections.is_file() else found

@@ -215,6 +215,41 @@ def test_a_caption_is_corrected_where_it_is_read(open_page, archive: Path, width
     (archive / "index.corrections.jsonl").unlink()
 
 
+@pytest.mark.parametrize(("width", "scheme"), [("phone", "light"), ("desk", "dark")])
+def test_captions_that_may_not_fit_are_shown_corrected_and_found_right(
+        browser: Browser, tiny_run: Path, tmp_path: Path, width: str, scheme: str):
+    make_photos(tmp_path / "photos")
+    make(tmp_path, tiny_run)
+    artefacts = Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path)
+    corrections = tmp_path / "index.corrections.jsonl"
+    with serving(tmp_path / "index") as url:
+        page = Watched(browser, url, width, scheme)
+        page.tab.goto(url)
+        page.tab.wait_for_selector("#caption")
+        page.tab.click("#review summary")
+        page.tab.get_by_role("button", name="Look for them").press("Enter")
+        page.until("document.querySelectorAll('.card .right').length === 24", seconds=100)
+        said = "24 pictures with captions were looked at. The model does not know them well enough to tell"
+        assert said in page.tab.inner_text("#message")
+        page.tab.locator(".card .right").first.press("Enter")
+        page.until("document.querySelector('#message').textContent.startsWith('Kept in index.corrections.jsonl')")
+        assert page.tab.locator(".card .right").first.get_attribute("aria-pressed") == "true"
+        kept = json.loads(corrections.read_text())
+        assert kept["before"] == kept["after"] != ""
+        page.tab.screenshot(path=artefacts / f"review-{width}-{scheme}.png")
+        found = Axe().run(page.tab)
+        assert [one["id"] for one in found.response["violations"] if one["impact"] in ("serious", "critical")] == []
+        assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        page.tab.locator(".card .open").nth(1).click()
+        page.tab.get_by_role("button", name="Correct the caption").click()
+        page.tab.locator("dialog textarea").fill("What is really to be seen.")
+        page.tab.get_by_role("button", name="Save", exact=True).click()
+        page.until("document.querySelector('dialog .caption, dialog .corrections').textContent.includes('What is really')")
+        assert json.loads(corrections.read_text().splitlines()[1])["after"] == "What is really to be seen."
+        assert page.complaints == []
+        page.context.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [("phone", "dark"), ("desk", "light")])
 def test_the_page_learns_from_its_answers_and_uses_the_new_model_only_when_asked(
         browser: Browser, tiny_run: Path, tmp_path: Path, width: str, scheme: str):

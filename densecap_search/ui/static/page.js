@@ -9,6 +9,7 @@ import { grid } from "./grid.js";
 import { learn } from "./learn.js";
 import { lightbox } from "./lightbox.js";
 import { fromAddress, past, toAddress } from "./past.js";
+import { right, review } from "./review.js";
 import { teach } from "./teach.js";
 import { why } from "./why.js";
 
@@ -33,7 +34,8 @@ function makePage(about) {
   const kept = basket({ key: about.name, onchange: (hit, yes) => hits.mark(hit, yes), onproblem: say });
   const lesson = about.edit ? learn() : null;
   const teaching = teach({ onkept: (text) => { say(text); lesson?.count(); }, onproblem: say });
-  const below = (hit) => about.edit ? teaching.button(hit) : null;
+  const doubtful = about.edit ? review({ onfound: byDoubt }) : null;
+  const below = (hit) => !about.edit ? null : current.review ? right(hit, { onkept: say, onproblem: say }) : teaching.button(hit);
   const hits = grid({ below, onopen: (number) => large.open(number), onmore: more, iskept: kept.has,
     onkeep: (hit) => kept.toggle(hit, current.name) });
   const large = lightbox({ below, onkept: about.edit ? say : null, hits: hits.hits, onend: more, onclose: hits.focus, iskept: kept.has,
@@ -108,6 +110,12 @@ function makePage(about) {
       el("button", { type: "button", onclick: () => byCaption([]) }, "Count all once"));
   }
 
+  function byDoubt() { // captions that may not fit are shown as hits are
+    box.value = "";
+    return search({ name: "captions that may not fit", review: true, texts: null, ask: (offset, signal) =>
+      askJson(`/api/review/pairs?count=${PAGE}&offset=${offset}`, { signal }) });
+  }
+
   function byHit(id) {
     box.value = "";
     narrow.value = { like: [id] };
@@ -179,7 +187,7 @@ function makePage(about) {
   requestAnimationFrame(box.focus);
   return el("div", { className: "page" },
     el("header", {}, title, el("p", { id: "about" }, `${about.name} · ${about.model}`, about.problem ? ` · ${about.problem}` : "")),
-    el("div", { className: "left" }, form, before.element, lesson?.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
+    el("div", { className: "left" }, form, before.element, lesson?.element, doubtful?.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
     kept.element, large.element);
 }
 
