@@ -240,16 +240,19 @@ def _search_file(searcher: Searcher, queries: Path, k: int, mode: str, narrowed:
               "or only from the archive's folder on. Default: whole on this machine, else not.")
 @click.option("--edit/--no-edit", "edit", default=None, help="Whether the page keeps what people teach it, beside the "
               "index: which picture they meant. Default: where it is open to this machine only, without --allow-host.")
+@click.option("--beside", type=click.Path(path_type=Path), metavar="INDEX2", help="Another index, of another model or "
+              "of other pictures, whose hits the page can show beside the first one's.")
 @long_text_option
 def serve(index_folder: Path, model_name: str | None, pretrained: str | None, arch: str | None,
           prefix: str | None, device: str, host: str,
           port: int, auth_file: Path | None, auth: str | None, no_auth: bool, allowed: tuple[str, ...],
-          paths: bool | None, edit: bool | None, long_text: str | None) -> None:
+          paths: bool | None, edit: bool | None, beside: Path | None, long_text: str | None) -> None:
     """Open a page that searches an index, and the same as a JSON API.
 
     \b
     densecap serve indexes/mine
     densecap serve indexes/mine --no-edit
+    densecap serve indexes/tuned --beside indexes/starter
     densecap serve indexes/mine --host 0.0.0.0 --port 8080 --auth-file users.txt --allow-host pictures.lan
     """
     from densecap_search.ui import access, server
@@ -258,6 +261,8 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     access.check_open(host, users, no_auth)
     model = named_model(None, model_name, pretrained, arch, prefix=prefix) if model_name else None
     check_index(str(index_folder))
+    if beside is not None:
+        check_index(str(beside))
     sock = server.listen(host, port)
 
     from densecap_search.retrieval.searcher import open_searcher
@@ -267,8 +272,10 @@ def serve(index_folder: Path, model_name: str | None, pretrained: str | None, ar
     live = LiveIndex(lambda: open_searcher(index_folder, model=model, device=device, long_text=long_text))
     shown_paths = access.is_loopback(host) if paths is None else paths
     editing = access.may_edit(host, allowed, edit)
-    app = build_app(live, access.make_access(host, allowed, users), paths=shown_paths, edit=editing)
-    click.echo(f"{live.shown.count} pictures; open {server.address(sock)} (Ctrl-C ends)", err=True)
+    other = LiveIndex(lambda: open_searcher(beside, device=device, long_text=long_text)) if beside else None
+    app = build_app(live, access.make_access(host, allowed, users), paths=shown_paths, edit=editing, beside=other)
+    compared = f", beside {other.shown.count} of {beside}" if other else ""
+    click.echo(f"{live.shown.count} pictures{compared}; open {server.address(sock)} (Ctrl-C ends)", err=True)
     click.echo(access.open_to(host, users, shown_paths), err=True)
     if editing:
         from densecap_search.collection.feedback import feedback_file

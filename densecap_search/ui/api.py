@@ -40,6 +40,7 @@ from densecap_search.ui.reviewing import Stage as ReviewStage
 from densecap_search.ui.reviewing import sentence as reviewed
 from densecap_search.ui.teaching import Teaching
 
+BESIDE = "/beside"  # before the routes of an index that is compared with
 PICTURE_BYTES, JSON_BYTES = 32 << 20, 4 << 20  # bodies: a picture to search by, anything else
 MOST_PAGE, MOST_BASKET = 200, 5_000
 MOST_CAPTION = 100_000  # letters of a caption that is corrected
@@ -194,7 +195,8 @@ class WindowReply(BaseModel):
 
 
 class IndexReply(BaseModel):
-    """What is searched, and by which model. edit: whether answers to searches are kept."""
+    """What is searched, and by which model. edit: whether answers to searches are kept; beside: whether another index
+    is there to compare with, at /beside/api/search and so on."""
 
     name: str
     pictures: int
@@ -205,6 +207,7 @@ class IndexReply(BaseModel):
     paths: bool
     problem: str
     edit: bool
+    beside: bool
 
 
 class HealthReply(BaseModel):
@@ -317,14 +320,15 @@ class ReviewReply(BaseModel):
 
 def most_bytes(path: str) -> int:
     """How large the body of a request to a path may be."""
-    return PICTURE_BYTES if path == "/api/similar" else JSON_BYTES
+    return PICTURE_BYTES if path.removeprefix(BESIDE) == "/api/similar" else JSON_BYTES
 
 
 @dataclass
 class Service:
     """What the routes share: the index, the queue of searches, the threads that make pictures small.
 
-    teaching: what keeps the answers of people; None where nobody may give any.
+    teaching: what keeps the answers of people; None where nobody may give any. beside: another index, whose routes are
+    the same below BESIDE.
     """
 
     live: LiveIndex
@@ -335,6 +339,7 @@ class Service:
     teaching: Teaching | None = None
     learning: Learning | None = None
     reviewing: Reviewing | None = None
+    beside: Service | None = None
     copies_waiting: int = 0
 
     @classmethod
@@ -373,6 +378,15 @@ class Service:
         finally:
             self.copies_waiting -= 1
 
+    async def close(self) -> None:
+        """The server ends."""
+        self.searches.close()
+        self.others.close()
+        self.copying.shutdown(wait=False, cancel_futures=True)
+        for begun in (self.learning, self.reviewing):
+            if begun is not None:
+                await asyncio.to_thread(begun.close)
+
     async def follow(self) -> None:
         """Take up new generations of the index, and tidy the copies after each."""
         while True:
@@ -400,6 +414,8 @@ def make_api(service: Service) -> FastAPI:
     _add_teaching(api, service)
     _add_learning(api, service)
     _add_reviewing(api, service)
+    if service.beside is not None:
+        api.mount(BESIDE, make_api(service.beside))
     api.mount("/page", GZipMiddleware(StaticFiles(directory=STATIC)), name="page")
     return api
 
@@ -458,6 +474,7 @@ def _add_about(api: FastAPI, service: Service) -> None:
             name=service.live.folder.resolve().name, pictures=shown.count, model=shown.model,
             context_length=encoder.context_length, generation=shown.generation, examples=list(shown.examples),
             paths=service.paths, problem=service.live.problem, edit=service.teaching is not None,
+            beside=service.beside is not None,
         )
 
     @api.get("/api/health", response_model=HealthReply, summary="Whether searches are answered")
@@ -640,16 +657,12 @@ async def _disconnect(receive: Receive) -> None:
 def _lifespan(service: Service) -> Callable[[FastAPI], Any]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        following = asyncio.create_task(service.follow())
+        running = [one for one in (service, service.beside) if one is not None]  # a mounted application is not told
+        following = [asyncio.create_task(one.follow()) for one in running]
         yield
-        following.cancel()
-        service.searches.close()
-        service.others.close()
-        service.copying.shutdown(wait=False, cancel_futures=True)
-        if service.learning is not None:
-            await asyncio.to_thread(service.learning.close)
-        if service.reviewing is not None:
-            await asyncio.to_thread(service.reviewing.close)
+        for task, one in zip(following, running, strict=True):
+            task.cancel()
+            await one.close()
 
     return lifespan
 

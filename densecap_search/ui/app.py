@@ -25,11 +25,14 @@ with without_proxies():  # it makes a client as it is imported, which fails unde
 _FONTS, _MONO = ("system-ui", "sans-serif"), ("ui-monospace", "monospace")
 
 
-def build_app(live: LiveIndex, access: Access, *, paths: bool, edit: bool = False) -> Guard:
+def build_app(live: LiveIndex, access: Access, *, paths: bool, edit: bool = False, beside: LiveIndex | None = None
+              ) -> Guard:
     """Everything that a server serves for one index, behind its guard. paths: whether whole paths may be seen; edit:
-    whether what people teach is kept.
+    whether what people teach is kept; beside: another index to compare with.
     """
-    api = make_api(Service.of(live, paths=paths, edit=edit))
+    service = Service.of(live, paths=paths, edit=edit)
+    service.beside = Service.of(beside, paths=paths) if beside else None
+    api = make_api(service)
     asyncio.run(_mount_page(api))
     return Guard(api, access, most_bytes)
 

@@ -28,7 +28,8 @@ BODY_SECONDS = 30.0  # for a body to arrive
 WRONG_LOGIN_SECONDS = 1.0  # before a wrong password is answered
 # gradio has some forty routes (uploads, its queue, files of its folder); these are what its page needs
 FRAME = re.compile(r"/|/theme\.css|/favicon\.ico|/(assets|static)/[\w./-]+")
-OWN = re.compile(r"/(api|pictures|page)/.+")
+OWN = re.compile(r"(/beside)?/(api|pictures)/.+|/page/.+")
+ASKED = re.compile(r"(/beside)?/api/.+")  # by POST
 _INLINE = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 HEADERS = {
     "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cross-origin-opener-policy": "same-origin",
@@ -59,7 +60,7 @@ def refuse(access: Access, method: str, path: str, headers: Mapping[str, str], m
         return Refusal(401, "log in to search", (("www-authenticate", 'Basic realm="densecap", charset="UTF-8"'),))
     if ".." in path or not (OWN.fullmatch(path) or FRAME.fullmatch(path)):
         return Refusal(404, "there is nothing here")
-    if method not in ("GET", "HEAD") and not (method == "POST" and path.startswith("/api/")):
+    if method not in ("GET", "HEAD") and not (method == "POST" and ASKED.fullmatch(path)):
         return Refusal(405, "this cannot be asked for in that way", (("allow", "GET, HEAD"),))
     origin = headers.get("origin")
     foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()

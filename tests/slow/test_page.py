@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from densecap_search.collection.readers import read_collection
-from densecap_search.config import ModelConfig
+from densecap_search.config import ModelConfig, Reading
 from densecap_search.model.checkpoint import load_run
 from densecap_search.retrieval.update import update_index
 
@@ -55,9 +55,9 @@ def server(archive: Path) -> Iterator[str]:
 
 
 @contextmanager
-def serving(index: Path) -> Iterator[str]:
+def serving(index: Path, *more: str | Path) -> Iterator[str]:
     """``densecap serve`` from another folder, with a proxy in the environment that is not there."""
-    command = [sys.executable, "-m", "densecap_search", "serve", str(index), "--port", "0"]
+    command = [sys.executable, "-m", "densecap_search", "serve", str(index), "--port", "0", *map(str, more)]
     dead = "http://127.0.0.1:9"
     environment = {**os.environ, "HTTP_PROXY": dead, "http_proxy": dead, "ALL_PROXY": "socks5://127.0.0.1:9",
                    "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -215,6 +215,39 @@ def test_a_caption_is_corrected_where_it_is_read(open_page, archive: Path, width
     (archive / "index.corrections.jsonl").unlink()
 
 
+@pytest.mark.parametrize(("width", "scheme"), [("phone", "dark"), ("desk", "light")])
+def test_two_indexes_stand_side_by_side_and_say_how_each_hit_has_moved(
+        browser: Browser, tiny_run: Path, tmp_path: Path, width: str, scheme: str):
+    photos = make_photos(tmp_path / "photos")
+    make(tmp_path, tiny_run)
+    less = read_collection(photos, Reading(exclude=("red-left-ball.png",)))
+    update_index(less, load_run(tiny_run), ModelConfig(str(tiny_run)), tmp_path / "less")
+    artefacts = Path(os.environ.get("DENSECAP_ARTEFACTS") or tmp_path)
+    with serving(tmp_path / "index", "--beside", tmp_path / "less") as url:
+        page = Watched(browser, url, width, scheme)
+        page.tab.goto(url)
+        page.tab.wait_for_selector("#caption")
+        page.tab.check("#compares")
+        page.search(CAPTION)
+        page.until("document.querySelectorAll('#grid-beside .card').length === 23")
+        names = [page.tab.eval_on_selector_all(f"{grid} .name", "all => all.map(one => one.textContent)")
+                 for grid in ("#grid", "#grid-beside")]
+        gone = names[0].index("red-left-ball.png")
+        assert names[1] == [name for name in names[0] if name != "red-left-ball.png"]
+        moved = page.tab.locator("#grid-beside .moved").all_inner_texts()
+        assert moved == ["the same rank"] * gone + ["▲ 1 rank higher"] * (23 - gone)
+        page.tab.locator("#grid-beside .card").first.scroll_into_view_if_needed()
+        page.until("[...document.querySelectorAll('#grid-beside img')].some(one => one.naturalWidth > 0)")
+        page.tab.screenshot(path=artefacts / f"beside-{width}-{scheme}.png")
+        found = Axe().run(page.tab)
+        assert [one["id"] for one in found.response["violations"] if one["impact"] in ("serious", "critical")] == []
+        assert page.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        page.tab.uncheck("#compares")
+        page.until("document.querySelector('#beside').hidden")
+        assert page.complaints == []
+        page.context.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [("phone", "light"), ("desk", "dark")])
 def test_captions_that_may_not_fit_are_shown_corrected_and_found_right(
         browser: Browser, tiny_run: Path, tmp_path: Path, width: str, scheme: str):
@@ -273,7 +306,7 @@ def test_the_page_learns_from_its_answers_and_uses_the_new_model_only_when_asked
         page.until("!document.querySelector('#learn .buttons button').disabled")
         page.tab.get_by_role("button", name="Learn from the answers").press("Enter")
         page.until("document.activeElement.textContent === 'Stop'")
-        page.until("document.activeElement.textContent === 'Use it'", seconds=100)
+        page.until("document.activeElement.textContent === 'Use it'", seconds=300)
         page.tab.locator("#learn").screenshot(path=artefacts / f"learn-{width}-{scheme}.png")
         figures = page.tab.locator("#learn tbody tr").all_inner_texts()
         assert [line.split()[0] for line in figures] == ["R@1", "R@10", "MRR"]
@@ -283,7 +316,7 @@ def test_the_page_learns_from_its_answers_and_uses_the_new_model_only_when_asked
         assert (tmp_path / "index" / "CURRENT").read_text().strip() == "gen-000001"
         page.tab.get_by_role("button", name="Use it").press("Enter")
         page.until("document.querySelector('#learn [role=status]').textContent.startsWith('The index is searched by the new')",
-                   60)
+                   200)
         assert (tmp_path / "index" / "CURRENT").read_text().strip() == "gen-000002"
         page.search("Something else")
         assert page.complaints == []
@@ -646,7 +679,7 @@ def test_hits_go_on_by_scrolling_to_the_last_and_no_picture_comes_twice(open_pag
     assert ranks == [str(rank) for rank in range(1, 27)]
     assert len(set(page.names())) == 26
     page.until("document.querySelector('#message').textContent === '1 to 26 of 26 pictures, best first.'")
-    assert not page.tab.locator("#more").is_visible()
+    assert not page.tab.locator("#grid + .more").is_visible()
 
 
 def test_a_basket_outlives_a_reload_and_is_saved(open_page):

@@ -2,9 +2,9 @@
 
 import { el, firstLine } from "./dom.js";
 
-export function grid({ onopen, onkeep, iskept, onmore, below = () => null }) {
-  const list = el("ol", { id: "grid", "aria-label": "Hits" });
-  const more = el("button", { type: "button", id: "more", hidden: true, onclick: onmore }, "Show more");
+export function grid({ onopen, onkeep = null, iskept = () => false, onmore, below = () => null, id = "grid", label = "Hits" }) {
+  const list = el("ol", { id, className: "grid", "aria-label": label });
+  const more = el("button", { type: "button", className: "more", hidden: true, onclick: onmore }, "Show more");
   new IntersectionObserver((seen) => {
     if (seen.some((one) => one.isIntersecting) && !more.hidden && !more.disabled) onmore();
   }, { rootMargin: "400px" }).observe(more);
@@ -60,7 +60,7 @@ export function grid({ onopen, onkeep, iskept, onmore, below = () => null }) {
 }
 
 export function picture(hit, size, properties = {}) {
-  const image = el("img", { src: `/pictures/${hit.picture}/${size}`, alt: "", loading: "lazy", decoding: "async", ...properties });
+  const image = el("img", { src: `${hit.base ?? ""}/pictures/${hit.picture}/${size}`, alt: "", loading: "lazy", decoding: "async", ...properties });
   image.addEventListener("error", () => image.replaceWith(el("span", { className: "missing" },
     hit.missing ? "The file is no longer where it was indexed." : "This picture cannot be shown.")));
   return image;
@@ -72,9 +72,11 @@ export function facts(hit) {
 }
 
 function card(hit, onopen, onkeep, kept, unfold, below) {
-  const keep = el("button", { type: "button", className: "keep", onclick: () => onkeep(hit) });
-  keep.dataset.id = hit.picture;
-  markKept(keep, kept, hit);
+  const keep = onkeep && el("button", { type: "button", className: "keep", onclick: () => onkeep(hit) });
+  if (keep) {
+    keep.dataset.id = hit.picture;
+    markKept(keep, kept);
+  }
   const stack = hit.under.length ? el("button", { type: "button", className: "stack", "aria-expanded": "false",
     "aria-label": `${hit.under.length} more that are nearly the same`, title: `${hit.under.length} more that are nearly the same`,
     onclick: () => unfold(stack, hit) }, `+${hit.under.length}`) : null;

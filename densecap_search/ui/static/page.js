@@ -2,6 +2,7 @@
 
 import { askJson, told } from "./ask.js";
 import { basket } from "./basket.js";
+import { beside, otherIndex } from "./beside.js";
 import { captionBox } from "./caption.js";
 import { asBody, asksFor, conditions, texts } from "./conditions.js";
 import { el } from "./dom.js";
@@ -19,11 +20,11 @@ const LOOK = 15_000; // ms between two looks whether the index has changed
 
 async function start(place) {
   const about = await askJson("/api/index");
-  const page = makePage(about);
+  const page = makePage(about, await otherIndex(about));
   place.replaceChildren(page);
 }
 
-function makePage(about) {
+function makePage(about, other) {
   // what the hits belong to: ask(offset, signal), the query in words, and its texts, if it has any
   let asking, current = { name: "" };
   const message = el("p", { id: "message", role: "status" });
@@ -44,6 +45,7 @@ function makePage(about) {
     why: why({ hits: hits.hits, query: () => current.texts, onsearch: byCaption }) });
   const before = past({ key: about.name, onchoose: (caption) => { box.value = caption; byCaption([]); } });
   const empty = welcome(about, (caption) => { box.value = caption; byCaption(); });
+  const second = other ? beside({ first: hits.hits, other, onproblem: say, onswitch: () => current.ask && search(current) }) : null;
   const title = el("h1", {});
 
   function say(text) { message.textContent = text; }
@@ -54,10 +56,13 @@ function makePage(about) {
     current = query;
     large.close();
     hits.clear();
+    second?.clear();
     teaching.begin(query.caption || "", hits.hits);
     empty.hidden = true;
     say("Searching…");
+    const { signal } = asking;
     await load(0);
+    if (!signal.aborted) await second?.show(query, signal);
   }
 
   async function more() {
@@ -99,8 +104,8 @@ function makePage(about) {
     if (described) before.add(caption);
     counted(sentences);
     return search({ caption: caption.trim(), name: described ? caption : asked.must || asked.where || "like a picture",
-      texts: described ? { caption, sentences, ...texts(asked) } : null, ask: (offset, signal) =>
-        askJson("/api/search", { body: { caption, sentences, ...asBody(asked), count: PAGE, offset }, signal }) });
+      texts: described ? { caption, sentences, ...texts(asked) } : null, both: !asked.like?.length && !asked.unlike?.length,
+      ask: (offset, signal, base = "") => askJson(`${base}/api/search`, { body: { caption, sentences, ...asBody(asked), count: PAGE, offset }, signal }) });
   }
 
   function counted(sentences) {
@@ -143,6 +148,7 @@ function makePage(about) {
       asking?.abort();
       large.close();
       hits.clear();
+      second?.clear();
       teaching.begin("", hits.hits);
       hits.busy(false);
       empty.hidden = false;
@@ -187,7 +193,8 @@ function makePage(about) {
   requestAnimationFrame(box.focus);
   return el("div", { className: "page" },
     el("header", {}, title, el("p", { id: "about" }, `${about.name} · ${about.model}`, about.problem ? ` · ${about.problem}` : "")),
-    el("div", { className: "left" }, form, before.element, lesson?.element, doubtful?.element), el("div", { className: "right" }, empty, hits.element, teaching.element),
+    el("div", { className: "left" }, form, second?.control, before.element, lesson?.element,
+      doubtful?.element), el("div", { className: "right" }, empty, hits.element, second?.element, teaching.element),
     kept.element, large.element);
 }
 
