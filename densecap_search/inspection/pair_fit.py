@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from densecap_search.collection.records import Collection, Record
+from densecap_search.collection.records import Collection
 from densecap_search.collection.splits import group_numbers
 from densecap_search.embedding.cache import Array
 from densecap_search.embedding.content import with_contents
@@ -81,12 +81,10 @@ def look_at_pairs(collection: Collection, encoder: DualEncoder, *, model: str, b
     rows = {record.image_id: row for row, record in enumerate(records)}
     own = [rows[image_id] for image_id in pictures.image_ids]
     captions = [(place, caption) for place, row in enumerate(own) for caption in records[row].captions]
-    texts, _ = embed_texts(encoder, list(dict.fromkeys(caption for _, caption in captions)), talk=talk)
-    numbers = {caption: number for number, caption in enumerate(dict.fromkeys(caption for _, caption in captions))}
-    vectors = texts[[numbers[caption] for _, caption in captions]]
+    vectors, _ = embed_texts(encoder, [caption for _, caption in captions], talk=talk)
     places = np.array([place for place, _ in captions], np.int64)
     groups = np.array(group_numbers([records[row] for row in own]), np.int64)
-    judged = judge_pairs([records[row] for row in own], pictures.vectors, captions, vectors)
+    judged = judge_pairs(pictures.image_ids, groups, pictures.vectors, captions, vectors)
     worst = tuple(replace(pair, row=own[pair.row]) for pair in judged.worst)
     firsts = np.searchsorted(places, np.arange(len(own)))  # captions stand in the order of their pictures
     losses = batch_losses(pictures.vectors, vectors[firsts], groups, batch_size, logit_scale)
@@ -109,19 +107,19 @@ class Judged:
         return self.told_apart >= SURE
 
 
-def judge_pairs(records: Sequence[Record], pictures: Array, captions: Sequence[tuple[int, str]], vectors: Array
-                ) -> Judged:
+def judge_pairs(image_ids: Sequence[str], groups: Ints, pictures: Array, captions: Sequence[tuple[int, str]],
+                vectors: Array) -> Judged:
     """How well captions fit their pictures, by vectors that are known.
 
-    pictures: [N, D] of the records; captions: the number of its picture and the text of each, vectors: [M, D] theirs;
-    all unit rows.
+    image_ids, groups, pictures: of N pictures, groups as in :func:`score_pairs`, pictures [N, D]. captions: the number
+    of its picture and the text of each, vectors: [M, D] theirs. All are unit rows.
     """
     places = np.array([place for place, _ in captions], np.int64)
-    cosines, scores, random = score_pairs(pictures, vectors, places, np.array(group_numbers(records), np.int64))
+    cosines, scores, random = score_pairs(pictures, vectors, places, groups)
     told = told_apart(scores, random) if len(scores) >= FEWEST else float("nan")
     order = np.argsort(scores, kind="stable")[:LISTED]
-    worst = tuple(Pair(captions[j][0], records[captions[j][0]].image_id, captions[j][1], float(cosines[j]),
-                       float(scores[j])) for j in order.tolist())
+    worst = tuple(Pair(place, image_ids[place], caption, float(cosines[j]), float(scores[j]))
+                  for j in order.tolist() for place, caption in [captions[j]])
     return Judged(told, int((scores < np.median(random)).sum()) if told >= SURE else 0, worst)
 
 

@@ -584,8 +584,9 @@ def _review(reviewing: Reviewing) -> ReviewReply:
 def _pairs(service: Service, reviewing: Reviewing, offset: int, count: int) -> SearchReply:
     shown = service.live.shown
     hits = reviewing.hits(shown)
-    cards = [{**card, "caption": hit.caption} for hit in hits[offset:offset + count]
-             for card in finding.cards([hit], shown, service.paths)]  # one by one: a picture may be there twice
+    wanted = hits[offset:offset + count]
+    cards = [{**card, "caption": hit.caption} for hit, card in
+             zip(wanted, finding.cards(wanted, shown, service.paths), strict=True)]
     assert reviewing.found is not None
     return SearchReply(hits=[FoundPicture(**card) for card in cards], total=len(hits), hints=[], note="",
                        message=reviewed(reviewing.found), generation=shown.generation)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from densecap_search.collection.corrections import corrections_file, read_corrections
+from densecap_search.collection.splits import group_numbers
 from densecap_search.inspection.pair_fit import Judged, judge_pairs
 from densecap_search.retrieval.index import load_index
 from densecap_search.retrieval.vectors import some_of
@@ -54,11 +55,10 @@ def review(folder: Path, talk: Talk = SILENT) -> Review:
     if not some:
         return Review((), 0, 0, 0, False, index.place.name)
     captions = [(place, caption) for place, (_, record) in enumerate(some) for caption in record.captions]
-    different = list(dict.fromkeys(caption for _, caption in captions))
-    vectors, _ = embed_texts(open_searcher(folder).encoder, different, talk=talk)
-    place_of = {caption: place for place, caption in enumerate(different)}
-    judged = judge_pairs([record for _, record in some], index.stored.take(np.array([number for number, _ in some])),
-                         captions, vectors[[place_of[caption] for _, caption in captions]])
+    vectors, _ = embed_texts(open_searcher(folder).encoder, [caption for _, caption in captions], talk=talk)
+    records, numbers = [record for _, record in some], np.array([number for number, _ in some])
+    judged = judge_pairs([record.image_id for record in records], np.array(group_numbers(records), np.int64),
+                         index.stored.take(numbers), captions, vectors)
     return Review(_unless_right(folder, judged, [(number, str(record.image)) for number, record in some]), len(some),
                   len(captioned), judged.wrong, judged.can_tell, index.place.name)
 
